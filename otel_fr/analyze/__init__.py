@@ -1,10 +1,12 @@
 """The offline analyzer: flight-recorder files -> evidence -> match engine -> output.
 
 `cli` reads the options. `analysis.load` does the rest in this order: `otel_fr.dumps.read` reads the files, `assemble`
-builds the runs and their evidence from them, `otel_fr.match` judges the newest run. `output` has one module for each
-form of the result, and `collectives` lists the calls of each collective for them. `notes` are what the files leave
-open, and `open_calls` the calls in flight where no fault was found. `report` is the result for programs and notebooks,
-and `frames` makes data frames of it; `tables` has the calls as columns, and `clocks` aligns the ranks' times.
+builds the runs and their evidence, and `otel_fr.match` judges the newest run.
+
+`output` has one module for each form of the result, and `collectives` lists the calls of each collective for them.
+`notes` says what the files do not show, and `open_calls` finds the calls in flight if there is no fault. `report` is
+the result for programs and notebooks, and `frames` makes data frames of it. `tables` has the calls as columns, and
+`assemble.clocks` aligns the ranks' times.
 
 ::
 

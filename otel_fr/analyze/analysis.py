@@ -1,4 +1,4 @@
-"""The result of an analysis, and how it is made: ``otel_fr.analyze.load(path)``."""
+"""The result of an analysis, and how to make it: ``otel_fr.analyze.load(path)``."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
 from otel_fr.match.facts.recording import DEFAULT_GROUP
 
 HEALTHY, FAULT, UNUSABLE, UNDECIDED = 0, 1, 2, 3
-"""Exit statuses: no fault was found; a fault was found, in the newest run or an older one; no file could be read; calls
-are in flight, and the files do not show whether they are blocked, or calls in the files could not be read, or only one
-rank of several has a file."""
+"""Exit statuses. `FAULT`: in the newest run or an older one. `UNUSABLE`: no file could be read. `UNDECIDED`: calls are
+in flight and the files do not show whether they are blocked, or calls in the files could not be read, or only one of
+several ranks has a file."""
 
 MAX_OLDER = 4
-"""Older runs that are judged where the newest shows no fault."""
+"""Older runs that are judged if the newest shows no fault."""
 
 A = TypeVar("A", bound="Analysis")
 
@@ -48,12 +48,13 @@ class Analysis:
 
     Attributes:
         path: the folders or files that were read.
-        run: the run reported on, with its ``dumps`` (one per file) and ``evidence``; None: no file could be read.
+        run: the newest run, with its ``dumps`` (one per file) and ``evidence``. None: no file could be read.
         others: other runs with files in the folders, newest first.
         findings: the faults, causes first (`otel_fr.match.Finding`).
-        problems: files that could not be used, or only in part.
-        inspector: files of NCCL Inspector. ras: answers of NCCL's RAS.
-        made_at: Unix seconds.
+        problems: files that could not be used, or only partly.
+        inspector: files of NCCL Inspector.
+        ras: answers of NCCL's RAS.
+        made_at: when the analysis was made, in Unix seconds.
     """
 
     path: str
@@ -67,8 +68,8 @@ class Analysis:
 
     @property
     def status(self) -> int:
-        """`HEALTHY` (0), `FAULT` (1, also if only an older run shows one), `UNUSABLE` (2) or `UNDECIDED` (3): the exit
-        status of ``otel-fr analyze``."""
+        """The exit status of ``otel-fr analyze``: `HEALTHY` (0), `FAULT` (1, even if only an older run has a fault),
+        `UNUSABLE` (2) or `UNDECIDED` (3)."""
         if self.run is None:
             return UNUSABLE
         if self.findings or self.older_faults:
@@ -82,14 +83,17 @@ class Analysis:
 
     @property
     def is_decided(self) -> bool:
-        """The files show whether the run has a fault."""
+        """Whether the files show if the run has a fault."""
         if self.findings:
             return True
         return self.open_calls is None and not self.unusable and not self.alone and not self.unread
 
     @property
     def alone(self) -> bool:
-        """Only one rank of several has a file: there is nothing to compare it with, and its own wait is not over."""
+        """Whether only one of several ranks has a file, so that there is nothing to compare it with.
+
+        False if the file says that the rank has recovered.
+        """
         if self.run is None or len(self.run.dumps) != 1:
             return False
         return len(self.run.evidence.ranks) > 1 and self.run.dumps[0].text("reason") != RECOVERED
@@ -101,24 +105,24 @@ class Analysis:
 
     @property
     def unread(self) -> list[int]:
-        """`absent`, if there are files that cannot be used: one may be theirs."""
+        """`absent`, if there are files that could not be used: these may belong to the absent ranks."""
         return self.absent if self.problems else []
 
     @property
     def unusable(self) -> dict[int, int]:
-        """Rank -> number of entries in its file that could not be read; they may be calls in flight."""
+        """Rank -> number of entries in its file that could not be read. They may be calls in flight."""
         dumps = [] if self.run is None else self.run.dumps
         return {dump.rank: dump.unusable for dump in dumps if dump.unusable}
 
     @cached_property
     def open_calls(self) -> OpenCalls | None:
-        """If no fault was found: the calls that may have been in flight for long, and the ranks nearest to them."""
+        """If no fault was found: calls that may have been in flight for long, and the ranks for which they may wait."""
         return None if self.run is None or self.findings else long_open_calls(self.run)
 
     @cached_property
     def older_faults(self) -> dict[int, Finding]:
-        """If no fault was found: the first fault of each of the `MAX_OLDER` newest of `others` that has one, by its
-        place there."""
+        """If no fault was found: index in `others` -> first fault, for the newest `MAX_OLDER` other runs that have
+        one."""
         if self.run is None or self.findings:
             return {}
         judged = {number: diagnose(other.evidence) for number, other in enumerate(self.others[:MAX_OLDER])}
@@ -126,7 +130,7 @@ class Analysis:
 
     @property
     def ranks(self) -> Mapping[int, Rank]:
-        """Every rank of the run, also those without a file: how it ended, and its progress in each group."""
+        """Every rank of the run, even without a file: how it ended, and its progress in each group."""
         return {} if self.run is None else dict(sorted(self.run.evidence.ranks.items()))
 
     @property
@@ -180,10 +184,10 @@ class Analysis:
 
     @cached_property
     def performance(self) -> Performance:
-        """What communication costs, and which rank is waited for; computed on first use."""
+        """What communication costs, and for which rank others wait; computed on first use."""
         try:
             return Performance() if self.run is None else performance_of(self.run)
-        except Exception:  # noqa: BLE001  whatever files hold, they must not cost the verdict
+        except Exception:  # noqa: BLE001  an error here must not cost the verdict
             _log.warning("could not measure the performance of this run", exc_info=True)
             return Performance()
 
@@ -205,19 +209,20 @@ class Analysis:
     ) -> A:
         """Read folders of flight-recorder files (or single files) and judge the newest run in them.
 
-        Never raises for what the files hold: files that cannot be used are in `Analysis.problems`.
+        No content of a file makes this raise: files that cannot be used are in `Analysis.problems`.
 
         Args:
-            path: one, or several of the same job.
+            path: one path, or several of the same job.
             prefix: only files whose name begins with it.
             workers: processes that share the reading of large folders.
-            progress: called with (files read, files in all).
-            replica_size: ranks of one torchft replica, whose default group numbers its ranks from 0 in each replica.
-            nccl_inspector: folder with files of NCCL Inspector; None: those in ``path``, if there are any.
+            progress: called with (files read, number of files).
+            replica_size: number of ranks of a torchft replica. Its default group numbers the ranks from 0 in each
+                replica. None: the files are not torchft's.
+            nccl_inspector: folder with files of NCCL Inspector. None: look for them in ``path``.
 
         Raises:
-            FileNotFoundError: there is nothing at ``path`` or at ``nccl_inspector``.
-            PermissionError: this user may not read the folder, or may not see whether there is one.
+            FileNotFoundError: ``path`` or ``nccl_inspector`` does not exist.
+            PermissionError: this user may not read the folder, or may not see whether it exists.
         """
         paths = [path] if isinstance(path, (str, Path)) else list(path)
         devices = paths if nccl_inspector is None else [nccl_inspector]
@@ -253,7 +258,7 @@ load = Analysis.load
 
 
 def _check_can_be_read(path: Path) -> None:
-    """Raise FileNotFoundError or PermissionError if it is not there or may not be seen; no file is opened."""
+    """Raise FileNotFoundError or PermissionError if a path does not exist or may not be seen. Opens no file."""
     try:
         with os.scandir(path):
             pass
@@ -276,14 +281,14 @@ def _one_of_each_file(dumps: Sequence[Dump]) -> tuple[list[Dump], list[Problem]]
 
 
 def _computed_run_id(run: Run) -> str:
-    """Distinguishes runs whose files do not name them, so that they do not share incidents or traces."""
+    """Compute the id of a run whose files do not name it, so that runs do not share incidents or traces."""
     starts = [dump.entries[0].created_ns for dump in run.dumps if dump.entries]
     known = sorted(start for start in starts if start is not None)
     return identity.run_id("", 0, f"{known[0]}/{','.join(sorted(run.evidence.groups))}") if known else ""
 
 
 def _use_global_ranks(dump: Dump, replica_size: int) -> None:
-    """As ``torchfrtrace --transform-ft``: ranks of the default group are counted within the rank's replica."""
+    """Translate the default group's ranks, which count within a replica, like ``torchfrtrace --transform-ft``."""
     first = dump.rank // replica_size * replica_size
     for group in dump.groups.values():
         if group.description == DEFAULT_GROUP:

@@ -14,7 +14,7 @@ from otel_fr.analyze.analysis import Analysis, load
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the verdict on the newest run in a folder; returns 0, whatever it is."""
+    """Print the verdict on the newest run in a folder. Return 0, whatever the verdict is."""
     parser = argparse.ArgumentParser(prog="python -m otel_fr.analyze.brief", description=__doc__)
     parser.add_argument("path")
     parser.add_argument("--prefix")
@@ -24,9 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def brief(analysis: Analysis) -> dict[str, object]:
-    """``run_id``; ``ranks``: those with a file; ``world_size``: ranks that are known of; ``causes``, the first fault
-    first: ``{"id", "category", "summary", "excused"}`` (`Finding.is_excused`); ``consequences``: number of faults that
-    follow from these."""
+    """The verdict as JSON.
+
+    Its keys: ``run_id``; ``ranks``: the ranks with a file; ``world_size``: the number of known ranks; ``causes``, the
+    first fault first: ``{"id", "category", "summary", "excused"}`` (`Finding.is_excused`); ``consequences``: the number
+    of faults that follow from these.
+    """
     run = analysis.run
     incidents = analysis.incidents
     causes = [pair for pair in zip(incidents, analysis.findings, strict=True) if not pair[0]["caused_by"]]

@@ -1,4 +1,4 @@
-"""When the calls of a run were made, how long they took, and what their ranks did before, as columns."""
+"""When the calls of a run were made, how long they took, and what the ranks did before them, as columns."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class KindKey(NamedTuple):
     """Calls that are counted together.
 
     Attributes:
-        group: description of the groups, or ``"8 ranks"``. size: bytes of the inputs; None: not known.
-        is_on_device: their times are those on devices.
+        group: description of the groups, or ``"8 ranks"``.
+        size: bytes of the inputs. None: not known.
+        is_on_device: the durations were measured on devices.
     """
 
     operation: str
@@ -41,12 +42,17 @@ class KindKey(NamedTuple):
 
 
 class CallTimes(NamedTuple):
-    """Completed collectives of all ranks whose durations are known; one value of each column for each.
+    """Completed collectives of all ranks whose durations are known. Each column has one value per call.
 
     Attributes:
-        dump, position: where a call is. group: index in ``Run.evidence.groups``. kind: index of its `KindKey`.
-        created: ns. took: seconds. own: seconds that the rank took for itself before; NaN: not known.
-        messages: of `waits.own_time.Before.messages`, 63 bits; -1: not known.
+        dump, position: index of the file in ``Run.dumps``, and of the call in the file.
+        group: index in ``Run.evidence.groups``.
+        sequence: sequence number.
+        kind: index of the call's `KindKey`.
+        created: when the call was enqueued, in ns.
+        took: seconds.
+        own: seconds that the rank itself needed before the call. NaN: not known.
+        messages: 63 bits of `waits.own_time.Before.messages`. -1: not known.
     """
 
     dump: Integers
@@ -61,7 +67,7 @@ class CallTimes(NamedTuple):
 
 
 class _CallKind(NamedTuple):
-    """As `otel_fr.waits.own_time.Kind`."""
+    """Implements `otel_fr.waits.own_time.Kind`."""
 
     group: Group
     signature: Signature
@@ -97,7 +103,7 @@ def call_times(run: Run) -> tuple[CallTimes, list[KindKey]]:
 
 
 def _kinds(dump: Dump, group: Integers, titles: Sequence[str], kinds: dict[KindKey, int]) -> Integers:
-    """The kind of each call of a file; -1: of a group that the run does not have."""
+    """The kind of each call of a file. -1: the run does not have the call's group."""
     entries = dump.entries
     sizes = [fields.bytes_of(one.input_sizes, one.input_dtypes) for one in entries.signatures]
     pairs = (group * len(entries.signatures) + entries.signature) * 2 + on_device(dump)
@@ -112,14 +118,14 @@ def _kinds(dump: Dump, group: Integers, titles: Sequence[str], kinds: dict[KindK
 
 
 def on_device(dump: Dump) -> Mask:
-    """The calls whose ends on the host show nothing."""
+    """Mask of the calls that run on a device, so that their ends on the host mean nothing."""
     entries = dump.entries
     seen = np.array([ends_are_seen(label.backend) for label in entries.labels] or [False])
     return seen[entries.label] if len(entries) else np.zeros(0, np.bool_)
 
 
 def durations(dump: Dump) -> Floats:
-    """Seconds of each call: on its device by its clock, else from enqueueing to the end; NaN: not known."""
+    """Seconds of each call: by its device's clock if it runs on a device, else from enqueue to end. NaN: not known."""
     entries, count = dump.entries, len(dump.entries)
     took = np.full(count, np.nan)
     if entries.created is not None and entries.ended is not None:
@@ -129,7 +135,7 @@ def durations(dump: Dump) -> Floats:
     if entries.duration is None:
         took[seen] = np.nan
     else:
-        # Without the devices' times, otel-fr's files have when somebody saw that the call had ended.
+        # If the device's times are not known, otel-fr's files have the moment at which the end was noticed.
         is_seen_late = np.abs(entries.duration - took) < _SAME
         took[seen] = np.where(is_seen_late, np.nan, entries.duration)[seen]
     return took
@@ -146,7 +152,7 @@ def _note_all(
     own: Floats,
     messages: Integers,
 ) -> None:
-    """Enter what the rank took for itself before each of its calls, and its messages since the collective before."""
+    """Fill in the rank's own time before each of its calls, and its messages since the previous collective."""
     rank, entries, groups = of_rank
     positions = {record: position for position, record in enumerate(dump.entries.record.tolist())}
     own_time, last = OwnTime(), -1

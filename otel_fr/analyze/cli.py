@@ -23,9 +23,9 @@ __all__ = ["FAULT", "HEALTHY", "UNDECIDED", "UNUSABLE", "add_arguments", "run"]
 
 _NOTHING_HERE = "no flight-recorder file in {}: name a folder. Ranks write files when a rank stalls or fails"
 _TABLES = ("csv", "parquet", "sqlite", "pkl")
-"""Suffixes of ``--output`` that are no ``--format``."""
+"""Suffixes of ``--output`` that are not a ``--format``."""
 MAX_WORKERS = 8
-"""Processes that read a large folder; more would only wait for the disk."""
+"""Processes that read a large folder. More would only wait for the disk."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +116,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Analyze and print; the exit status is `Analysis.status`, or `UNUSABLE` for a usage error, too."""
+    """Analyze and print. Return the exit status: `Analysis.status`, or `UNUSABLE` for a usage error."""
     refusal = _usage_error(args)
     if refusal:
         return _refuse(refusal)
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
         args.path = [str(folder)]
         ago = ago_text(time.time() - written)
         print(f"otel-fr analyze: the newest run is in {folder}, written {ago}", file=sys.stderr)
-    # Millions of small objects live until the end: looking for garbage among them takes longer than reading them.
+    # Millions of small objects live until the end: collecting garbage would take longer than reading the files.
     gc.disable()
     try:
         analysis = _load(args, args.path, replica_size)
@@ -158,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _usage_error(args: argparse.Namespace) -> str | None:
-    """What is wrong with the options; None: nothing."""
+    """Why the options cannot be used together. None: they can."""
     if args.transform_ft and args.group_world_size is None:
         return "--transform-ft needs --group-world-size, the number of ranks of a torchft replica"
     if args.just_print_entries and args.format != "text":
@@ -183,11 +183,11 @@ def _refuse(text: str) -> int:
 
 
 _REPORTS = {".html": "html", ".md": "markdown", ".txt": "text", ".pftrace": "perfetto", ".perfetto-trace": "perfetto"}
-"""Suffixes of what ``--format`` prints."""
+"""Suffixes of files with the output of ``--format``, and the format."""
 
 
 def _refusal(path: Path) -> str | None:
-    """Why ``--output`` cannot write this file; None: it can."""
+    """Why ``--output`` cannot write this file. None: it can."""
     from otel_fr.analyze.output import calls_file, database
 
     suffix = path.suffix.lower()

@@ -1,7 +1,7 @@
 """Every collective in the files, with each rank's calls.
 
-A `Collective` holds what the files recorded (`Entry`) and belongs to the interface of `otel_fr.analyze`. The match
-engine's `otel_fr.match.facts.instances.Instance` holds only the calls that need a judgement.
+A `Collective` contains the recorded calls (`Entry`) and is part of the interface of `otel_fr.analyze`. The match
+engine's `otel_fr.match.facts.instances.Instance` contains only the calls that must be judged.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Collective:
     """One collective, or one send with its receive.
 
     Attributes:
-        name: as `Finding.key` of a fault in it.
+        name: the `Finding.key` that a fault in the collective has.
         stream: ``"collective"``, ``"p2p"``, ``"monitored_barrier"`` or ``"group"``.
-        sequence_id: its number within (group, stream); of p2p the lowest rank's own count.
-        members: the ranks that must join, global; empty: not known, or none must, as where ranks destroy the group.
-        calls: rank -> its calls as recorded (`Entry`); more than one only for a coalesced batch.
+        sequence_id: its number within (group, stream). For p2p, the lowest rank's own number.
+        members: the global ranks that must join. Empty: not known, or no rank must, as when ranks destroy the group.
+        calls: rank -> its calls as recorded (`Entry`). Only a coalesced batch has more than one.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Collective:
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Members without a call of it in their files: not enqueued, overwritten, or no file."""
+        """Members whose call is not in the files: not enqueued, overwritten, or the rank has no file."""
         return tuple(rank for rank in self.members if rank not in self.calls)
 
     @property
     def completed(self) -> bool:
-        """Every member has a call of it, and each is recorded as completed."""
+        """Whether every member's call is recorded as completed."""
         return not self.missing_ranks and all(calls[-1].state is CallState.COMPLETED for calls in self.calls.values())
 
 
@@ -77,7 +77,7 @@ def collectives_of(run: Run) -> list[Collective]:
 
 
 def entries_by_rank(run: Run) -> Iterator[tuple[int, Sequence[Entry], dict[str, Group]]]:
-    """(rank, its calls, oldest first, the groups by `Entry.group`) of each file; peers are global ranks."""
+    """For each file: the rank, its calls (oldest first), and the groups by `Entry.group`. Peers are global ranks."""
     for dump, messages in zip(run.dumps, run.messages, strict=True):
         entries: Sequence[Entry] = dump.entries
         if (dump.entries.stream == P2P).any():
@@ -87,7 +87,7 @@ def entries_by_rank(run: Run) -> Iterator[tuple[int, Sequence[Entry], dict[str, 
 
 
 def group_entries(run: Run) -> Iterator[tuple[int, Entry, Group]]:
-    """(rank, call, its group) of all calls, rank by rank, oldest first."""
+    """All calls with their rank and group, rank by rank, oldest first. Calls of unknown groups are left out."""
     for rank, entries, groups in entries_by_rank(run):
         for entry in entries:
             group = groups.get(entry.group)
@@ -106,5 +106,5 @@ def key_of(rank: int, entry: Entry, group: Group) -> InstanceKey:
 
 
 def moment(nanoseconds: int | None) -> int | None:
-    """A time of an entry if a clock can have it, else None: files may contain any number."""
+    """Return a time of an entry if it is plausible, else None: files may contain any number."""
     return nanoseconds if nanoseconds is not None and 0 < nanoseconds < LATEST else None

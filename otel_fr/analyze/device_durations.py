@@ -1,8 +1,8 @@
-"""How long devices executed calls, from files of NCCL Inspector, beside the calls of the flight-recorder files.
+"""How long devices executed calls, from files of NCCL Inspector, joined with the calls of the flight-recorder files.
 
-A communicator is one of NCCL's; whose it is shows by its members: the process of each file is a rank, and a process
-group with the same ranks in the same order owns it. A call's sequence number is found by counting, where the rank's
-file has all calls of the group. Nothing here is a reason for a verdict.
+The process of each file is a rank. A communicator belongs to the process group with the same ranks in the same order.
+A call's sequence number is found by counting, if the rank's file has all calls of the group. No verdict is based on
+this.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from otel_fr.presentation import count_text, group_text
 from otel_fr.sizes import size_text
 
 MAX_BYTES = 128 << 20
-"""Of all files together; of larger ones the newest part is read. A megabyte has 2,000 to 5,000 calls."""
+"""Bytes that are read of all files together, the newest part of each. A megabyte has 2,000 to 5,000 calls."""
 LEAST_BYTES = 64 << 10
-"""Of one file, however many there are."""
+"""Bytes that are read of each file, however many there are."""
 
 
 class JoinedCall(NamedTuple):
     """One call on one device.
 
     Attributes:
-        rank: global; None: not known. group: whose communicator it is; None: not known.
-        sequence_id: of the collective in its group; None: not known.
+        rank: global rank. None: not known.
+        group: the group that the communicator belongs to. None: not known.
+        sequence_id: the collective's sequence number in its group. None: not known.
     """
 
     call: DeviceCall
@@ -59,11 +60,13 @@ class Durations:
     """The calls of one operation and size in one communicator or group.
 
     Attributes:
-        group: None: not known whose communicator it is.
-        communicator, communicator_name: id and name; "": of a group, which may have several, or no name.
+        group: None: it is not known which group the communicator belongs to.
+        communicator, communicator_name: id and name. "" if the group is known, because it may have several
+            communicators, or if there is no name.
         members: number of ranks in the communicator.
-        ranks: by rank (global; if ``group`` is None, within the communicator), mean seconds of a call on its device.
-        bus_bandwidth: bytes per second, of the rank with the least time: the others waited for it on their devices.
+        ranks: rank -> mean seconds of a call on its device. Ranks are global, or within the communicator if ``group``
+            is None.
+        bus_bandwidth: bytes per second of the rank with the shortest time. The others waited for it on their devices.
     """
 
     group: Group | None
@@ -115,7 +118,8 @@ class DeviceDurations:
     """What the files of NCCL Inspector show of a run.
 
     Attributes:
-        calls: every call. summary: the same by group or communicator, operation and size, most time first.
+        calls: every call.
+        summary: the calls by group or communicator, operation and size, those that took the most time first.
         notes: what was left out, as sentences.
     """
 
@@ -125,7 +129,7 @@ class DeviceDurations:
 
 
 def read_files(path: Path) -> tuple[list[InspectorFile], list[Problem]]:
-    """The files of NCCL Inspector in a folder and the folders in it, and those that could not be read."""
+    """Read the files of NCCL Inspector in a folder and its subfolders. Also return those that could not be read."""
     found = [file for file in files.find(path, None)[0] if nccl_inspector.is_one(file)]
     room = max(LEAST_BYTES, MAX_BYTES // max(1, len(found)))
     return files.read_each(found, lambda file: nccl_inspector.read_file(file, room))
@@ -166,7 +170,7 @@ def _rank(processes: _Processes, communicator: Communicator) -> int | None:
 
 
 def _owners(run: Run, processes: _Processes, communicators: Iterable[Communicator]) -> dict[str, Group]:
-    """The group that each communicator can only be of. Of two groups with the same ranks, the name may tell."""
+    """The group of each communicator for which only one is possible. If groups have equal ranks, the name decides."""
     members: dict[str, dict[int, int]] = defaultdict(dict)
     about: dict[str, Communicator] = {}
     for one in communicators:
@@ -191,9 +195,9 @@ def _owners(run: Run, processes: _Processes, communicators: Iterable[Communicato
 def _sequence_ids(
     run: Run, processes: _Processes, group_of: Mapping[str, Group], calls: Sequence[DeviceCall]
 ) -> dict[int, int]:
-    """Position in ``calls`` -> sequence number, where a rank's file has every call of the group.
+    """Position in ``calls`` -> sequence number, for ranks whose file has every call of the group.
 
-    Only if all sizes agree: NCCL counts replays of CUDA graphs, too, so that the counts may differ.
+    The sizes of all calls must agree. NCCL also counts replays of CUDA graphs, so its counts may differ.
     """
     communicators = Counter(group.id for group in group_of.values())
     of_rank = {(dump.rank, id_): (dump, key) for dump in run.dumps for key, id_ in run.ids[dump.rank].items()}
@@ -219,7 +223,7 @@ def _sequence_ids(
 
 
 def _functions(entries: Any, key: str) -> dict[str, list[tuple[int, int | None]]]:
-    """NCCL's function -> (sequence number, bytes as NCCL counts them) of each call of it, in order."""
+    """NCCL's function -> (sequence number, bytes as NCCL counts them) of each of its calls, in order."""
     found: dict[str, list[tuple[int, int | None]]] = defaultdict(list)
     if key not in entries.groups:
         return found

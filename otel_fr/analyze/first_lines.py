@@ -1,4 +1,4 @@
-"""The first call that a rank made elsewhere in the program than its peers, of all calls in their files."""
+"""Finds the first call that a rank made at another line of the program than its peers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from otel_fr.match.texts.hints import MAX_CULPRITS, MAX_PEERS, first_line_texts
 from otel_fr.stacks import Lines
 
 MIN_RANKS: Final = 3
-"""Of a group, from which on most ranks show which one went astray, if no fault does."""
+"""Ranks of a group that are needed to say which one differs from most, if there is no fault."""
 
 
 def with_first_lines(run: Run, finding: Finding) -> Finding:
-    """The finding with a sentence on these lines, if they are known and differ."""
+    """Add to a finding a sentence about the first lines at which culprits and peers differ, if they are known."""
     group = finding.group
     if group is None or finding.caused_by is not None or finding.stream != "collective" or not finding.culprit_ranks:
         return finding
@@ -33,7 +33,7 @@ def with_first_lines(run: Run, finding: Finding) -> Finding:
 
 
 def first_lines(run: Run) -> list[str]:
-    """The same where no fault was found: of ranks that made their last calls elsewhere than most of their group."""
+    """If there is no fault: sentences about ranks whose last calls were at other lines than most of their group's."""
     if len(run.dumps) < MIN_RANKS:
         return []
     found: list[str] = []
@@ -58,7 +58,7 @@ def first_lines(run: Run) -> list[str]:
 
 
 def _lines(dump: Dump, ids: Mapping[str, str]) -> dict[str, Lines]:
-    """By group, where a rank made its collectives."""
+    """Group id -> sequence number -> call site and frames of a rank's collective."""
     entries = dump.entries
     found: dict[str, dict[int, tuple[str, ...]]] = {}
     of_key = [found.setdefault(ids[key], {}) if key in ids else {} for key in entries.groups]

@@ -1,4 +1,4 @@
-"""What the files of a run do not show: each note says its kind to the program and one sentence to the reader."""
+"""Notes on what the files of a run do not show. A note has a kind for programs and a sentence for readers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class NoteKind(Enum):
     """What a note is about."""
 
     ODD_FILE = auto()
-    """Something in a file is not as it should be."""
+    """A file has an irregularity."""
     PARTIAL_FILE = auto()
-    """A file does not hold every call of its rank."""
+    """A file does not contain every call of its rank."""
     OUTDATED_FILE = auto()
-    """A file was written before what others show."""
+    """A file is older than another rank's, which contradicts it."""
     NO_FILE = auto()
-    """Ranks of the run without a file; ``--allow-incomplete-ranks`` leaves these notes out."""
+    """Ranks have no file. ``--allow-incomplete-ranks`` leaves these notes out."""
     NO_COMPLETIONS = auto()
     """The recorder does not record which calls completed."""
     MESSAGES = auto()
@@ -24,7 +24,7 @@ class NoteKind(Enum):
     OPEN_COLLECTIVE = auto()
     """A collective that may be blocked or still running (`otel_fr.match.open_questions`)."""
     ELSEWHERE = auto()
-    """A rank came out of step with its group, and no fault shows: whether that does harm is not known."""
+    """A rank's last calls were at other lines than most of its group's. It is not known whether that does harm."""
 
 
 @dataclass(frozen=True, slots=True)

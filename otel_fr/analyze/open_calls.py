@@ -1,4 +1,4 @@
-"""Calls that had not completed when the files were written, where no fault was found: what may be wrong, and where."""
+"""Calls in flight when the files were written, for the case that no fault was found: what may be wrong, and where."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from otel_fr.presentation import count_text, duration_text, ranks_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCalls:
-    """Calls in flight for long, or for an unknown time.
+    """Calls that have been in flight for long, or for an unknown time.
 
     Attributes:
-        oldest: the longest one, and since when, as text.
-        suspects: the ranks nearest to what the calls wait for, the strongest reason first.
+        count: how many there are.
+        ranks: the ranks that made them.
+        oldest: the oldest call, and since when it is in flight, as text.
+        suspects: the ranks for which the calls may wait, those with the strongest reason first.
         missing: the evidence that would decide, as sentences.
     """
 
@@ -41,10 +43,11 @@ class OpenCalls:
 
 
 def long_open_calls(run: Run) -> OpenCalls | None:
-    """The calls that may have been in flight for the stall time, of ranks that have not ended well; None: none.
+    """Find calls that may have been in flight for the stall time, on ranks that have not ended well. None: none.
 
-    A call of unknown age that another rank completed only lags, if it was enqueued just before the file was modified.
-    Of recorders that do not record which calls completed, none counts if all members joined all of them.
+    A call of unknown age that another rank has completed does not count if it was enqueued just before the file was
+    modified: it only lags. If a recorder does not record completions, and all members have joined all calls, none
+    counts.
     """
     evidence = run.evidence
     states = (CallState.IN_FLIGHT,) if run.has_completions else UNENDED
@@ -76,7 +79,7 @@ def long_open_calls(run: Run) -> OpenCalls | None:
 
 
 def _oldest(run: Run, calls: Iterable[Call], found: list[Suspects]) -> str:
-    """By age; if that is not known, by the ranks' clocks; if these are not either, the first suspect's."""
+    """The oldest call as text: by age; if no age is known, by the ranks' clocks; else the first suspect's call."""
     aged = [call for call in calls if call.age is not None]
     if aged:
         call = max(aged, key=lambda call: (call.age or 0.0, -call.rank))
@@ -95,7 +98,7 @@ def _on(run: Run, call: Call) -> str:
 
 
 def _created(dump: Dump) -> Mapping[int, int]:
-    """Record -> Unix nanoseconds, of calls in flight."""
+    """Record -> Unix nanoseconds at which the call was enqueued."""
     created = dump.entries.created
     if created is None:
         return {}
@@ -104,7 +107,7 @@ def _created(dump: Dump) -> Mapping[int, int]:
 
 
 def _missing(run: Run, calls: Iterable[Call]) -> list[str]:
-    """What the files lack that would decide."""
+    """The missing evidence that would decide, as sentences."""
     ranks = run.evidence.ranks
     absent = sorted(rank for rank, info in ranks.items() if info.ending is Ending.UNKNOWN)
     found = [f"the files of {ranks_text(absent)}"] if absent else []

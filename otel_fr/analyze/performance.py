@@ -1,6 +1,7 @@
-"""What the communication of a run costs: time in calls, how much of it is waiting, and for whom.
+"""What the communication of a run costs: time in calls, how much of it is waiting, and for which rank.
 
-As live, a wait shows in collectives that end on all members at once, from each rank's own times (`otel_fr.waits`).
+As in the collector, waits are measured in collectives that end on all members at once, from each rank's own times
+(`otel_fr.waits`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ class Kind:
     """The calls of one kind, of all ranks together.
 
     Attributes:
-        ranks: that made such calls. seconds: from enqueueing the calls to their ends, or on the devices.
-        measured: calls whose waits are known; ``wait`` and ``transfer``: their seconds.
+        ranks: number of ranks that made such calls.
+        seconds: time from enqueueing the calls to their ends, or on the devices.
+        measured: number of calls whose waits are known.
+        wait, transfer: seconds of the measured calls that were waiting and transfer.
     """
 
     key: KindKey
@@ -40,17 +43,17 @@ class Kind:
 
     @property
     def each(self) -> float:
-        """Calls of one rank."""
+        """Mean number of calls of a rank."""
         return self.calls / self.ranks
 
     @property
     def mean(self) -> float:
-        """Seconds of a call."""
+        """Mean seconds of a call."""
         return self.seconds / self.calls
 
     @property
     def parts(self) -> tuple[float, float] | None:
-        """Seconds of a call that were waiting, and transfer; None: not known."""
+        """Mean seconds of waiting and of transfer in a call. None: not known."""
         return (self.wait / self.measured, self.transfer / self.measured) if self.measured else None
 
 
@@ -59,7 +62,8 @@ class Slowest:
     """The rank that others waited for again and again.
 
     Attributes:
-        before: line of the call before which it took most of that time. after: of its previous call. "": not known.
+        before: line of the call before which the rank lost most of that time. "": not known.
+        after: line of the rank's previous call. "": not known.
     """
 
     group: Group
@@ -70,14 +74,15 @@ class Slowest:
 
 @dataclass(slots=True)
 class Performance:
-    """Of one run.
+    """The performance of one run.
 
     Attributes:
-        seconds: that the files cover, on average of the ranks; 0: no file has times.
-        in_flight: share of `seconds` for which a call was in flight: no more of the communication is exposed. None:
-            there are calls on devices.
-        kinds: most time first. slowest: None: no rank is the slowest again and again.
-        waited_for: rank -> seconds that half of a group waited for it, which came last.
+        seconds: time that the files cover, as the mean over the ranks. 0: no file has times.
+        in_flight: share of `seconds` in which a call was in flight: at most this share of the communication is exposed.
+            None: there are calls on devices.
+        kinds: the kinds of calls, those that took the most time first.
+        slowest: None: no rank is the slowest again and again.
+        waited_for: rank -> seconds for which half of a group waited for it, when it came last.
     """
 
     seconds: float = 0.0
@@ -87,16 +92,16 @@ class Performance:
     waited_for: dict[int, float] = field(default_factory=dict)
 
     def share(self, kind: Kind) -> float:
-        """Of `seconds`, in calls of this kind, on average of the ranks."""
+        """Share of `seconds` that a rank spends in calls of this kind, as the mean over the ranks."""
         return kind.seconds / kind.ranks / self.seconds
 
     def waited_share(self, rank: int) -> float:
-        """Of `seconds`, that others waited for the rank."""
+        """Share of `seconds` for which others waited for the rank."""
         return min(1.0, self.waited_for.get(rank, 0.0) / self.seconds)
 
 
 def performance_of(run: Run) -> Performance:
-    """What the files show."""
+    """Measure the performance of a run."""
     found = Performance(*_covered(run))
     if found.seconds:
         calls, keys = call_times(run)
@@ -110,13 +115,13 @@ def performance_of(run: Run) -> Performance:
 
 
 class _Room:
-    """As `otel_fr.waits.blocks.Room`: one run has so many groups as its files have."""
+    """Implements `otel_fr.waits.blocks.Room`. It sets no limit: the files bound the number of groups."""
 
     watched = 0
 
 
 class _Measured:
-    """What the collectives of some groups show."""
+    """Adds up the measurements of groups."""
 
     def __init__(self, run: Run, calls: CallTimes, keys: list[KindKey]) -> None:
         self._run = run
@@ -135,7 +140,7 @@ class _Measured:
         return Kind(key, len(np.unique(self._calls.dump[chosen])), len(took), float(took.sum()))
 
     def add(self, number: int) -> None:
-        """Measure the waits in a group; ``number``: its index."""
+        """Measure the waits in a group. ``number``: its index."""
         group, calls = self._groups[number], self._calls
         if len(group.ranks) < 2:
             return
@@ -147,7 +152,7 @@ class _Measured:
         is_first = True
         for at, count in zip(starts.tolist(), np.diff(starts, append=len(order)).tolist(), strict=True):
             if count != len(group.ranks):
-                continue  # the calls of some are not there
+                continue  # some members' calls are not in the files
             chosen = order[at : at + count]
             since = float(calls.created[chosen[0]]) / NANO
             (blocks.begin if is_first else blocks.move_to)(since)
@@ -160,7 +165,7 @@ class _Measured:
             self.slowest.append(Slowest(group, late, before, after))
 
     def _measure(self, chosen: Integers, blocks: Blocks, sites: dict[tuple[int, str, str], float]) -> None:
-        """Measure the wait in one collective; ``chosen``: the calls of all members."""
+        """Measure the wait in one collective. ``chosen``: the calls of all members."""
         calls = self._calls
         kind, took = self.kinds[calls.kind[chosen[0]]], calls.took[chosen]
         if kind.key.operation not in (ENDS_TOGETHER_ON_DEVICE if kind.key.is_on_device else ENDS_TOGETHER):
@@ -185,14 +190,14 @@ class _Measured:
             self.waited_for[ranks[wait.last]] += wait.behind
 
     def _sites(self, call: int) -> tuple[str, str]:
-        """The lines of a call, and of the rank's previous one."""
+        """The lines of a call and of the rank's previous call."""
         entries, at = self._run.dumps[self._calls.dump[call]].entries, int(self._calls.position[call])
         lines = [entries.call_sites[entries.call_site[place]].site for place in (at, at - 1) if place >= 0]
         return lines[0], lines[1] if at else ""
 
 
 def _covered(run: Run) -> tuple[float, float | None]:
-    """Seconds that the files cover, and the share of it for which a call was in flight."""
+    """Mean seconds that the files cover, and the share of them in which a call was in flight."""
     seconds: list[float] = []
     shares: list[float] = []
     for dump in run.dumps:

@@ -1,4 +1,4 @@
-"""What NCCL's RAS says of the communicators of a run, as sentences. They are shown, and no verdict rests on them."""
+"""What NCCL's RAS says of the communicators of a run, as sentences. They are shown; no verdict is based on them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from otel_fr.dumps.model import Problem
 from otel_fr.dumps.nccl_ras import RasAnswer
 
 MAX_FILES = 64
-"""Answers that are read: one of the first machine is enough."""
+"""Answers that are read. One is enough."""
 
 
 def read_answers(path: Path) -> tuple[list[RasAnswer], list[Problem]]:
-    """The answers in a folder and the folders in it, and files that hold none, or not a whole one."""
+    """Read the answers in a folder and its subfolders. Also return files without a complete answer."""
     found = [file for file in files.find(path, None)[0] if nccl_ras.is_one(file)]
     return files.read_each(found[:MAX_FILES], nccl_ras.read_answer)
 
 
 def ras_lines(run: Run | None, answers: Sequence[RasAnswer]) -> list[str]:
-    """Of each answer where it comes from, and a sentence for each thing that is odd in a communicator."""
+    """For each answer: where it comes from, and a sentence about each oddity of a communicator."""
     return [line for answer in answers for line in _of_answer(run, answer)]
 
 

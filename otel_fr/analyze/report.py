@@ -1,4 +1,4 @@
-"""An analysis as programs and notebooks see it: ``otel_fr.analyze.load(path)``."""
+"""An analysis for programs and notebooks: ``otel_fr.analyze.load(path)``."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Report(Analysis):
         docs/guide/analyze.md describes them.
 
         Raises:
-            ModuleNotFoundError: pandas is not installed; the text says how to install it.
+            ModuleNotFoundError: pandas is not installed. The text says how to install it.
         """
         from otel_fr.analyze import frames
 
         return frames.data_frames(self)
 
     def __repr__(self) -> str:
-        """The verdict and what it rests on, on one screen."""
+        """The verdict and its evidence, on one screen."""
         return screen.to_screen(self)
 
     def _repr_html_(self) -> str:
-        """The same for notebooks, with the progress of the ranks."""
+        """The verdict and its evidence for notebooks, with the progress of the ranks."""
         return screen.to_cell(self)
 
 

@@ -1,4 +1,4 @@
-"""The calls of a run as columns, file by file: for data frames, CSV and Parquet alike. Needs numpy only."""
+"""The calls of a run as columns, file by file, for data frames, CSV and Parquet. Needs only numpy."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from otel_fr.match import Group
 from otel_fr.match.model import Sizes
 
 Kind = Literal["integer", "number", "optional", "text", "time"]
-"""Type of a column: int64; float64 (NaN: not known); integer or None; text ("": none); ns since 1970 as int64, where
-the least int64 stands for "not known", as it does in numpy's and pandas' times."""
+"""Type of a column. integer: int64. number: float64, NaN if not known. optional: integer or None. text: "" if there is
+none. time: ns since 1970 as int64, where the least int64 means "not known", as in numpy and pandas."""
 
 Chunk = dict[str, npt.NDArray[Any]]
 
@@ -55,11 +55,11 @@ CALL_COLUMNS: dict[str, Kind] = {
     "backend": "text",
     "thread": "text",
 }
-"""Name -> type of the columns of the calls; docs/guide/analyze.md says what they mean."""
+"""Name -> type of each column of the calls. docs/guide/analyze.md describes them."""
 
 
 def call_chunks(run: Run) -> Iterator[Chunk]:
-    """The calls of each file, oldest first, as one array for each of `CALL_COLUMNS`."""
+    """The calls of each file, oldest first, with one array for each of `CALL_COLUMNS`."""
     for dump, messages in zip(run.dumps, run.messages, strict=True):
         groups = {key: run.evidence.groups[id_] for key, id_ in run.ids[dump.rank].items()}
         yield _chunk(dump, messages, groups)
@@ -74,7 +74,7 @@ def empty_chunk() -> Chunk:
 def _chunk(dump: Dump, messages: Messages, groups: dict[str, Group]) -> Chunk:
     if not (dump.entries.stream == P2P).any():
         return _columns(dump.rank, dump.entries, groups)
-    # Sends and receives as assembled: their peers are global ranks.
+    # Sends and receives come from `messages`, where peers are global ranks.
     parts = [_columns(dump.rank, dump.entries.take(dump.entries.stream != P2P), groups)]
     parts.append(_columns(dump.rank, messages.entries, groups))
     joined = {name: np.concatenate([part[name] for part in parts]) for name in CALL_COLUMNS}
@@ -119,7 +119,7 @@ def _columns(rank: int, entries: Entries, groups: dict[str, Group]) -> Chunk:
 
 
 def _through(table: Sequence[object], column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The values that a column of indices refers to, as objects that rows share; text as UTF-8 can encode it."""
+    """The values to which a column of indices refers, as objects that rows share. UTF-8 can encode their text."""
     values = np.empty(max(len(table), 1), object)
     for index, value in enumerate(table):
         values[index] = encodable(value) if isinstance(value, str) else value
@@ -128,7 +128,7 @@ def _through(table: Sequence[object], column: npt.NDArray[Any]) -> npt.NDArray[A
 
 
 def _times(column: Integers | None, count: int) -> Integers:
-    """Times that a clock can have."""
+    """The plausible times. Others become `NONE`."""
     if column is None:
         return np.full(count, NONE, np.int64)
     return np.where((column > 0) & (column < LATEST), column, NONE)

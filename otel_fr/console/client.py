@@ -24,7 +24,7 @@ from otel_fr.typed_json import typed
 _T = TypeVar("_T")
 
 UNREACHABLE = 3
-"""Exit status: the collector cannot be reached, or refuses the request."""
+"""Exit status if the collector cannot be reached, or refuses the request."""
 TIMEOUT = urllib3.Timeout(connect=5.0, read=15.0)
 STREAM_TIMEOUT = urllib3.Timeout(connect=5.0, read=40.0)
 """Longer than the 15 s after which the collector sends a keep-alive."""
@@ -39,9 +39,12 @@ class LateRank(TypedDict):
 
 
 class JobHead(TypedDict):
-    """What the API's list of jobs gives of a job, as far as it is shown. ``ranks``: how many are in each state.
+    """A job in the API's list of jobs, with the keys that are shown.
 
-    ``job_title``: what it is called for a reader. ``hosts``: its first ones.
+    Attributes:
+        job_title: the job's name for readers.
+        hosts: the job's first hosts.
+        ranks: how many ranks are in each state.
     """
 
     id: str
@@ -61,9 +64,9 @@ class JobHead(TypedDict):
 
 
 class RankColumns(TypedDict):
-    """Ranks of a job in columns: item I of each list is of rank ``rank[I]``; ``tally``: as in `JobHead`.
+    """Ranks of a job in columns: item I of each list belongs to rank ``rank[I]``.
 
-    Of a large job, those that differ from the rest, or are asked for.
+    A large job has only the ranks that differ from the rest, or were asked for. ``tally``: as ``ranks`` in `JobHead`.
     """
 
     rank: list[int]
@@ -84,7 +87,7 @@ class GroupHead(TypedDict):
 
 
 class JobDetail(TypedDict):
-    """One job in full, as far as it is shown. ``job_title``: as in `JobHead`. ``steps``: the lowest and the highest."""
+    """One job in full, with the keys that are shown. ``job_title``: as in `JobHead`. ``steps``: lowest and highest."""
 
     job: str
     job_title: str
@@ -101,13 +104,13 @@ class JobDetail(TypedDict):
 
 
 class AdviceReason(TypedDict):
-    """A rule that the advice follows from."""
+    """A rule from which the advice follows."""
 
     rule: str
 
 
 class Advice(TypedDict):
-    """What a launcher should do next with a job: docs/guide/fault-tolerance.md."""
+    """What a launcher should do next with a job (docs/guide/fault-tolerance.md)."""
 
     recommendation: str
     exclude_nodes: list[str]
@@ -115,7 +118,7 @@ class Advice(TypedDict):
 
 
 class IncidentDetail(CollectorIncidentData):
-    """One incident in full, with what the API adds. ``links``: name -> URL; ``consequences``: ids."""
+    """One incident in full, with the keys that the API adds. ``links``: name -> URL; ``consequences``: ids."""
 
     links: dict[str, str] | None
     consequences: list[str] | None
@@ -129,22 +132,23 @@ class ChangeEvent(TypedDict):
 
 
 class CollectorError(Exception):
-    """The collector cannot be reached, or refuses the request; the text says what to do."""
+    """The collector cannot be reached, or refuses the request. The text says what to do."""
 
 
 class UnknownError(CollectorError):
-    """The collector does not know what was asked for."""
+    """The collector does not know the requested object."""
 
 
 class RefusedError(CollectorError):
-    """The token does not allow it."""
+    """The token does not allow the request."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
     """Add the options for the collector's address, token and certificate authority.
 
     Args:
-        again: the parser is of a subcommand of one that has these options: what was given before the subcommand counts.
+        again: the parser belongs to a subcommand whose command has these options, too. Values given before the
+            subcommand then count.
     """
 
     def default(value: str | None) -> str | None:
@@ -173,10 +177,12 @@ def add_arguments(parser: argparse.ArgumentParser, *, again: bool = False) -> No
 
 
 class Client:
-    """One collector. Its methods raise CollectorError if it cannot be reached, refuses them, or answers something else.
+    """A client of one collector.
+
+    Its methods raise CollectorError if the collector cannot be reached, refuses the request, or answers something else.
 
     Args:
-        url: base, with any path prefix a proxy adds.
+        url: base URL, with any path prefix that a proxy adds.
 
     Raises:
         CollectorError: the URL is not an http or https URL, or a file cannot be read.
@@ -221,10 +227,11 @@ class Client:
     def incidents(
         self, *, job: str | None = None, state: str | None = None, brief: bool = False, consequences: bool = False
     ) -> list[IncidentHead]:
-        """The causes with all keys that the API gives.
+        """The incidents that are causes, with all keys that the API gives.
 
         Args:
-            brief: without the keys that grow with the waiting ranks. consequences: these, too.
+            brief: leave out the keys that grow with the number of waiting ranks.
+            consequences: also return consequences.
         """
         asked = {"job": job, "state": state, "view": "brief" if brief else None}
         return self._listed("incidents", IncidentHead, {**asked, "include": "consequences" if consequences else None})
@@ -234,17 +241,17 @@ class Client:
         return self._one(f"incidents/{quote(number, safe='')}", IncidentDetail)
 
     def job(self, key: str, rank: int | None = None) -> JobDetail | None:
-        """One job in full; None: the collector does not know it any more.
+        """One job in full. None: the collector no longer knows it.
 
         Args:
-            key: its ``id`` in the list.
-            rank: one that is in it also if the job is large.
+            key: the job's ``id`` in the list.
+            rank: a rank to include even if the job is large.
         """
         asked = "" if rank is None else f"?ranks={rank}"
         return self._one_if_there(f"jobs/{quote(key, safe='')}{asked}", JobDetail)
 
     def ask_stacks(self, key: str) -> int:
-        """Ask the ranks of a job where they are; how many are asked. ``key``: the job's ``id`` in the list.
+        """Ask the ranks of a job for their stacks. Return how many are asked. ``key``: the job's ``id`` in the list.
 
         Raises:
             RefusedError: the token may only read.
@@ -253,11 +260,11 @@ class Client:
         return self._one(f"jobs/{quote(key, safe='')}/stacks", AskedRanks, "POST")["asked"]
 
     def stacks(self, key: str) -> AskedStacks | None:
-        """What the ranks have answered by now; None: nobody has asked them lately. ``key``: as for `ask_stacks`."""
+        """The stacks that have come by now. None: nobody has asked lately. ``key``: as in `ask_stacks`."""
         return self._one_if_there(f"jobs/{quote(key, safe='')}/stacks", AskedStacks)
 
     def advice(self, job: str, attempt: int, run_id: str) -> Advice | None:
-        """What to do next with a run of a job; None: the collector has no advice, or is too old to give any."""
+        """What to do next with a run of a job. None: the collector has no advice, or is too old to give any."""
         return self._one_if_there(
             f"attribution?{urlencode({'job': job, 'attempt': attempt, 'run_id': run_id})}", Advice
         )
@@ -285,12 +292,12 @@ class Client:
             raise self._not_a_collector() from error
 
     def changes(self) -> Iterator[ChangeEvent | None]:
-        """The incident changes of the live stream, until the collector ends it; None stands for any other event.
+        """Yield the incident changes of the live stream until the collector ends it. None stands for any other event.
 
-        The stream begins with another event, so the first item says that no later change will be missed.
+        The stream begins with another event. Its item shows that no later change will be missed.
 
         Raises:
-            CollectorError: the stream cannot be opened, or broke.
+            CollectorError: the stream cannot be opened, or has broken.
         """
         address = f"{self.url}/api/v1/events"
         headers = {**self._headers, "Accept": "text/event-stream"}
@@ -348,7 +355,7 @@ class Client:
 
 
 def _is_no_http(error: BaseException) -> bool:
-    """Whether the server answered, and its answer was no HTTP response: the collector's gRPC port, for example."""
+    """Return whether the server's answer was not HTTP, as from the collector's gRPC port."""
     return any(isinstance(one, BadStatusLine) and not isinstance(one, RemoteDisconnected) for one in error.args)
 
 

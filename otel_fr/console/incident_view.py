@@ -22,19 +22,19 @@ INDENT = (0, 0, 0, 2)
 
 
 def plain_text(shown: RenderableType, console: Console) -> str:
-    """What the console would show, for a pipe: no line is padded."""
+    """The text that the console would show, for a pipe: lines are not padded."""
     with console.capture() as captured:
         console.print(shown)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def job_text(one: IncidentHead | IncidentDetail | JobHead | JobDetail) -> str:
-    """Job, as it is called for a reader, and attempt; safe for a terminal."""
+    """The job's name for readers, and the attempt. Safe for a terminal."""
     return one_line(f"{one['job_title']}/{one['attempt']}")
 
 
 def moment_text(text: str | None, *, now: datetime | None = None) -> str:
-    """A time of the API in local time: of today ``16:04:12``, otherwise with its date."""
+    """A time of the API in local time: ``16:04:12`` if it is today, otherwise with the date."""
     seconds = unix(text)
     if seconds is None:
         return "-"
@@ -44,9 +44,9 @@ def moment_text(text: str | None, *, now: datetime | None = None) -> str:
 
 
 def incident_list(found: Sequence[IncidentHead]) -> Group:
-    """Each incident in two paragraphs: what identifies it, and below, its summary in the width that there is.
+    """Each incident in two paragraphs: what identifies it, then the summary, wrapped to the available width.
 
-    Consequences are only counted if their cause is listed.
+    A consequence whose cause is listed is only counted.
     """
     listed = {(one["job"], one["id"]) for one in found}
     shown: list[RenderableType] = []
@@ -74,7 +74,7 @@ def _color(one: IncidentHead | IncidentDetail, state: str) -> str:
 
 
 def summary_line(one: IncidentHead) -> str:
-    """The summary of one of a list, with how long ranks wait and how many incidents follow from it."""
+    """The summary of a listed incident, how long ranks wait, and how many incidents follow from it."""
     text = one_line(told_now(one, time.time()))
     if one["caused_by"]:
         text = f"consequence of {one_line(one['caused_by'])}: {text}"
@@ -86,7 +86,7 @@ def incident_page(one: IncidentDetail, now: float | None = None) -> Group:
     """One incident in full: what, where, who waits, the stacks, and where to find more.
 
     Args:
-        now: Unix time; None: the system's.
+        now: Unix time. None: the present time.
     """
     now = time.time() if now is None else now
     state = one["state"]
@@ -138,7 +138,7 @@ def _times(one: IncidentDetail, now: float) -> Iterable[tuple[str, str]]:
 
 
 def _stacks(one: IncidentDetail) -> Iterable[RenderableType]:
-    """The culprits' stacks, with native frames and DataLoader workers; then where other ranks are, merged."""
+    """The culprits' stacks, with native frames and DataLoader workers; then the merged stacks of other ranks."""
     shown = [rank for rank in one["culprit_ranks"] if str(rank) in one["stacks"]][:MAX_LINES]
     for rank in shown:
         yield Padding(Text(f"stack of rank {rank}:", "dim"), (1, 0, 0, 0))

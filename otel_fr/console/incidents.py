@@ -25,9 +25,9 @@ from otel_fr.printable import one_line, printable
 STATES = ("firing", "resolved")
 _WHOLE_ID = re.compile("[0-9a-f]{16}")
 _NO_ACTION = re.compile(r"invalid choice: '([^']*)' \(choose from '?show'?\)")
-"""What argparse (Python 3.10 to 3.14) says of the first word after the options that is not ``show``."""
+"""The message of argparse (Python 3.10 to 3.14) if the first word after the options is not ``show``."""
 PAUSE = 2.0
-"""Seconds before a stream that broke is requested again."""
+"""Seconds before a broken stream is requested again."""
 PIPE_WIDTH = 10_000
 """Characters of a line if stdout is not a terminal: a pipe has no width, and lines must not wrap."""
 
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _refuse(parser: argparse.ArgumentParser, refuse: Callable[[str], NoReturn], message: str) -> NoReturn:
-    """As `argparse.ArgumentParser.error`, which calls an id that is given alone an invalid choice."""
+    """Report a usage error. For an id that is given alone, which argparse calls an invalid choice, say what to type."""
     found = _NO_ACTION.search(message)
     if found is None:
         refuse(message)
@@ -62,7 +62,7 @@ def _refuse(parser: argparse.ArgumentParser, refuse: Callable[[str], NoReturn], 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the incidents; returns the exit status."""
+    """Print the incidents. Return the exit status."""
     try:
         client = Client.from_args(args)
         if args.action == "show":
@@ -106,11 +106,11 @@ def _show(client: Client, args: argparse.Namespace) -> int:
 
 
 def find(client: Client, given: str) -> IncidentDetail:
-    """The incident with the id, or the one whose id begins so.
+    """Find an incident by its id, or by the beginning of its id.
 
     Raises:
-        LookupError: no id, or more than one, begins so; or what is given is empty.
-        CollectorError: as `Client.incident`.
+        LookupError: no id, or more than one, begins with ``given``; or ``given`` is empty.
+        CollectorError: as in `Client.incident`.
     """
     wanted = given.strip().lower()
     if not wanted:
@@ -118,7 +118,7 @@ def find(client: Client, given: str) -> IncidentDetail:
     ids = {one["id"] for one in client.incidents(brief=True, consequences=True) if one["id"].startswith(wanted)}
     if len(ids) > 1:
         raise LookupError(f"{len(ids)} incidents have an id that begins with {printable(wanted)}")
-    if not ids and not _WHOLE_ID.fullmatch(wanted):  # of a whole one, the collector may have more than it lists
+    if not ids and not _WHOLE_ID.fullmatch(wanted):  # the collector may know a complete id that it does not list
         raise LookupError(f"no incident has an id that begins with {printable(wanted)!r}")
     return client.incident(ids.pop() if ids else wanted)
 
@@ -161,7 +161,7 @@ def _follow(client: Client, args: argparse.Namespace) -> int:
 
 
 def _changes(client: Client, args: argparse.Namespace) -> Iterator[tuple[str, IncidentHead]]:
-    """The open incidents, then each change, each once; after a broken connection also the changes missed meanwhile."""
+    """Yield the open incidents, then each change once. After a broken connection, yield the missed changes, too."""
     seen: dict[tuple[str, str], int] = {}
     is_first = True
     while True:

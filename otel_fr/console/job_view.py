@@ -1,4 +1,4 @@
-"""Jobs as text for a terminal: the list of them, and one in full."""
+"""Jobs as text for a terminal: the list of jobs, and one job in full."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ COLORS = {
     "replaced": "dim",
 }
 VERY_WIDE, WIDE, NARROW = 130, 100, 72
-"""Widths of a terminal in characters: from which the list of jobs has their rates; from which it has their lag and
-late ranks; below which it does without the ranks that do not run and the last report."""
+"""Widths of a terminal in characters. From `VERY_WIDE` on, the list of jobs has rates; from `WIDE` on, lag and late
+ranks. Below `NARROW`, it lacks the ranks that do not run and the last report."""
 RATES = ("COLL/S", "BUS", "WAIT")
 GAP = 2
 """Spaces between two columns."""
 MAX_RUN, MAX_HOSTS = 8, 3
-"""Characters of a run's id, and hosts, that tell runs of one name apart."""
+"""Characters of a run's id, and hosts, that distinguish runs of the same name."""
 MAX_GROUPS = 16
-"""Lines about ranks that do the same; of more there is the number."""
+"""Lines about ranks that do the same. More are only counted."""
 
 
 def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], width: int) -> Table:
     """One row for each job. ``waiting``: (job, run) -> seconds for which ranks wait because of an open incident.
 
-    The job's name and the ranks that do not run are cut to what the other columns leave of the width. If all ranks
-    run, late ones have that place. Runs of one name and attempt have the beginnings of their ids, and their hosts.
+    The job's name and the ranks that do not run are cut to the width that the other columns leave. If all ranks run,
+    late ranks take that place. Runs of the same name and attempt show the beginning of their ids, and their hosts.
     """
     named = Counter(map(job_text, jobs))
     last = "LAST REPORT" if width >= WIDE else "HEARD"
@@ -97,12 +97,12 @@ def _run_text(job: JobHead) -> str:
 
 
 def _says(cells: Iterable[Text]) -> bool:
-    """There is something below the column's head."""
+    """Return whether a column has a value below its head."""
     return any(cell.plain != "-" for cell in list(cells)[1:])
 
 
 def _fit(widths: dict[str, int], width: int) -> None:
-    """Narrow the columns whose texts may be cut, the job's name last, until all fit."""
+    """Narrow the columns whose texts may be cut until all columns fit. The job's name is cut last."""
     rest = width - sum(size for name, size in widths.items() if name not in ("JOB", "NOT RUNNING"))
     if "NOT RUNNING" in widths:
         least = min(widths["NOT RUNNING"], max(len("NOT RUNNING"), rest // 3))
@@ -112,7 +112,7 @@ def _fit(widths: dict[str, int], width: int) -> None:
 
 
 def waiting_seconds(incidents: Iterable[IncidentHead]) -> dict[tuple[str, str], float]:
-    """(job, run) -> seconds for which ranks have waited because of its oldest open incident, until now."""
+    """(job, run) -> seconds for which ranks have been waiting because of the run's oldest open incident."""
     found: dict[tuple[str, str], float] = {}
     now = datetime.now(tz=timezone.utc).timestamp()
     for one in incidents:
@@ -124,7 +124,7 @@ def waiting_seconds(incidents: Iterable[IncidentHead]) -> dict[tuple[str, str], 
 
 
 def job_page(job: JobDetail, advice: Advice | None) -> Group:
-    """What is known of one job beside its incidents: advice, ranks that wait, overdue, late, not running."""
+    """One job without its incidents: advice, and ranks that wait, are overdue, are late or do not run."""
     rows = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(overflow="fold")
@@ -166,7 +166,7 @@ def _sections(job: JobDetail, advice: Advice | None) -> Iterable[tuple[str, list
 
 
 def _waiting(job: JobDetail) -> list[str]:
-    """The calls that ranks wait in, each with the rank that waits longest."""
+    """The calls in which ranks wait, each with its longest wait."""
     lines = []
     for one in sorted(job["waiting"] or [], key=lambda one: -one["seconds"]):
         where = collective_text(one_line(one["operation"]), one["sequence_id"]) + _group_name(job, one["group"])
@@ -184,7 +184,7 @@ def _slow_links(job: JobDetail) -> list[str]:
 
 
 def _overdue(job: JobDetail) -> list[str]:
-    """Ranks that have passed one limit share a line: the longest time counts."""
+    """Ranks that have passed a limit. Ranks with the same limit share a line, which shows the longest time."""
     found: dict[tuple[str, str, float], list[tuple[int, float]]] = {}
     for rank, overdue in zip(job["ranks"]["rank"], job["ranks"]["overdue"], strict=False):
         if overdue:
@@ -213,7 +213,7 @@ def _late_ranks(job: JobDetail) -> list[str]:
 
 
 def _ended(job: JobDetail) -> list[str]:
-    """Ranks that do not run, those that ended the same way in one line."""
+    """Ranks that do not run. Those that ended in the same way share a line."""
     columns = job["ranks"]
     found: dict[tuple[str, str], list[int]] = {}
     for rank, state, how in zip(columns["rank"], columns["state"], columns["how"], strict=False):
@@ -235,7 +235,7 @@ def _not_running(tally: dict[str, int]) -> str:
 
 
 def _late(late: LateRank | None) -> str:
-    """``"rank 3: 148 ms, 31 %"``: who comes last, by how much, and for how much of their time the others wait."""
+    """``"rank 3: 148 ms, 31 %"``: which rank comes last, by how much, and the share of time that others wait for it."""
     if late is None:
         return "-"
     return f"rank {late['rank']}: {late['seconds'] * 1_000:.0f} ms, {late['waited'] * 100:.0f} %"

@@ -15,13 +15,13 @@ _ESCAPED = {
     b"[H": "home", b"[F": "end", b"OH": "home", b"OF": "end", b"[1~": "home", b"[4~": "end",
     b"[D": "back", b"OD": "back", b"[C": "enter", b"OC": "enter",
 }  # fmt: skip
-"""What terminals send after Escape for the keys of a keyboard (xterm and those like it)."""
+"""The bytes that terminals send after Escape for special keys (xterm and similar)."""
 _PLAIN = {
     b"\r": "enter", b"\n": "enter", b"\x7f": "back", b"\x08": "back", b" ": "page down", b"k": "up", b"j": "down",
     b"u": "back", b"g": "home", b"G": "end", b"b": "page up",
 }  # fmt: skip
 ESCAPE_SECONDS = 0.05
-"""How long the rest of a key may take to come: over a slow connection its bytes arrive one by one."""
+"""Seconds in which the rest of a key's bytes must arrive: over a slow connection they arrive one by one."""
 
 
 class Keys:
@@ -31,7 +31,7 @@ class Keys:
         self._handle = handle
 
     def wait(self, seconds: float) -> str | None:
-        """The next key: a name such as ``"up"``, ``"enter"``, ``"back"``, or a character; None: none in that time.
+        """Return the next key: a name such as ``"up"``, ``"enter"``, ``"back"``, or a character. None: no key came.
 
         Raises:
             EOFError: the terminal is gone.
@@ -60,7 +60,7 @@ class Keys:
 
 @contextlib.contextmanager
 def reading() -> Iterator[Keys | None]:
-    """The keys of standard input in the block; None if it is no terminal. Its settings are put back afterwards."""
+    """Provide the keys of standard input, or None if it is not a terminal. Restores the terminal's settings."""
     if not sys.stdin.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""The rates of a job as text: collectives and bytes a second, bandwidth, share of waiting, and who is waited for."""
+"""The rates of a job as text: collectives and bytes per second, bandwidth, share of waiting, and the slowest rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def bytes_text(count: float) -> str:
-    """``"3.2 MB"``: with decimal prefixes, as nccl-tests gives bandwidths."""
+    """``"3.2 MB"``: with decimal prefixes, like the bandwidths of nccl-tests."""
     for unit in _UNITS[:-1]:
         if count < 999.5:
             return f"{count:.3g} {unit}"
@@ -19,7 +19,7 @@ def bytes_text(count: float) -> str:
 
 
 def rates_cells(rates: LatestRates | None) -> tuple[str, str, str]:
-    """For the list of jobs: collectives a second, bus bandwidth, share of waiting; ``-``: not known."""
+    """The cells in the list of jobs: collectives per second, bus bandwidth, share of waiting. ``-``: not known."""
     if rates is None:
         return "-", "-", "-"
     collectives, bus, wait = rates["collectives_per_s"], rates["bus_bandwidth"], rates["wait_share"]
@@ -31,7 +31,7 @@ def rates_cells(rates: LatestRates | None) -> tuple[str, str, str]:
 
 
 def rates_lines(rates: LatestRates | None) -> list[str]:
-    """For one job: the rates of the latest minute, as far as they are known."""
+    """The lines about one job: the known rates of the latest minute."""
     if rates is None:
         return []
     collectives, size, bus = rates["collectives_per_s"], rates["bytes_per_s"], rates["bus_bandwidth"]

@@ -1,4 +1,4 @@
-"""``otel-fr top``: a collector's jobs and their firing incidents, live, with keys to look into one."""
+"""``otel-fr top``: a collector's jobs and their firing incidents, live, with keys to open one of them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from otel_fr.printable import printable
 WIDE = 160
 """Width of the table in characters if stdout is not a terminal."""
 TICK_SECONDS = 0.2
-"""How long a key may wait for its effect while the collector is asked."""
+"""Seconds that `_Top` waits for a key before it draws the screen again."""
 HEAD_LINES = 3
-"""Above the first job: the collector, an empty line, and the names of the columns."""
+"""Lines above the first job: the collector, an empty line, and the names of the columns."""
 MANY = 1_000_000
-"""Rows or lines: more than there are."""
+"""More rows or lines than there can be."""
 HELP = (
     ("j, Down / k, Up", "choose the next or the previous job or incident"),
     ("Enter", "open the chosen one: a job, then one of its incidents"),
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the jobs; at a terminal until a key or Ctrl-C ends it. Returns the exit status."""
+    """Show the jobs, at a terminal until a key or Ctrl-C ends the command. Return the exit status."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
     try:
         client = Client.from_args(args)
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the user is. ``job``: the API's id of the job that is open; ``incident``: the id of the open incident."""
+    """Where the user is. ``job``: the API's id of the open job; ``incident``: the id of the open incident."""
 
     job: str = ""
     incident: str = ""
@@ -81,7 +81,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the collector said, for one place."""
+    """The collector's answers for one place."""
 
     place: Place
     jobs: list[JobHead]
@@ -93,7 +93,7 @@ class Shown:
 
 
 def fetch(client: Client, place: Place) -> Shown:
-    """Ask the collector for all that is shown at one place.
+    """Ask the collector for everything that is shown at one place.
 
     Raises:
         CollectorError: the collector cannot be reached, or refuses the request.
@@ -141,7 +141,7 @@ class _Top:
         self._shown, self._note = shown, ""
         self._place = Place()
         self._chosen: dict[Place, str] = {}
-        """Place -> id of the chosen row, which keeps the mark when rows are added above it."""
+        """Place -> id of the chosen row. The row stays chosen when rows are added above it."""
         self._offset = 0
         self._helps = False
         self._asked = threading.Event()
@@ -158,12 +158,12 @@ class _Top:
                     waiting.wait(self._interval)
                 else:
                     key = keys.wait(TICK_SECONDS)
-                    while key is not None:  # all that have come, before the screen is drawn again
+                    while key is not None:  # handle all waiting keys before the screen is drawn again
                         self._press(key)
                         key = keys.wait(0)
 
     def _refresh(self) -> None:
-        """Ask the collector, in a thread of its own, so that keys are never kept waiting."""
+        """Ask the collector again and again. Runs in a thread, so that keys never wait for it."""
         while not self._is_over:
             place = self._place
             try:
@@ -195,21 +195,21 @@ class _Top:
         elif key in ("up", "down") or (key in steps and not self._place.job):
             self._choose(steps[key])
         elif key in steps:
-            self._offset += steps[key]  # `_Window` brings it back into the text
+            self._offset += steps[key]  # `_Window` limits it to the text
 
     def _rows(self) -> list[str]:
-        """Ids of what can be chosen at this place."""
+        """Ids of the rows that can be chosen at this place."""
         if self._place.incident or (self._place.job and self._shown.place != self._place):
             return []
         return [one["id"] for one in (self._shown.of_job if self._place.job else self._shown.jobs)]
 
     def _at(self) -> int:
-        """Index of the chosen row; 0 if it is gone."""
+        """Index of the chosen row. 0 if the row is gone."""
         rows, chosen = self._rows(), self._chosen.get(self._place, "")
         return rows.index(chosen) if chosen in rows else 0
 
     def _choose(self, by: int) -> None:
-        """Choose another row, or scroll where there is nothing to choose."""
+        """Choose another row, or scroll if there is nothing to choose."""
         rows = self._rows()
         if rows:
             self._chosen[self._place] = rows[min(max(self._at() + by, 0), len(rows) - 1)]
@@ -261,7 +261,7 @@ class _Top:
         return Group(*parts)
 
     def _jobs(self) -> RenderableType:
-        """The jobs around the chosen one, and the open incidents: all, if they fit, or else only that job's."""
+        """The jobs around the chosen one, and open incidents: all of them if they fit, else only the chosen job's."""
         shown, height = self._shown, self._height()
         if not shown.jobs:
             return overview(self._client.url, shown, self._console.width)
@@ -298,14 +298,14 @@ class _Marked:
 
 
 class _Window:
-    """The lines of a renderable from ``offset`` on, as many as fit."""
+    """The lines of a renderable that fit into a height, from line ``offset`` on."""
 
     def __init__(self, shown: RenderableType, height: int, offset: int) -> None:
         self._shown, self._height, self._offset = shown, height, offset
         self._lines: list[list[Segment]] = []
 
     def fit(self, console: Console) -> int:
-        """Lay out; the offset that is used, at which no line of the window is wasted."""
+        """Lay out the text. Return the offset, limited so that the window is filled."""
         self._lines = console.render_lines(self._shown, console.options, pad=False)
         self._offset = max(0, min(self._offset, len(self._lines) - self._height))
         return self._offset

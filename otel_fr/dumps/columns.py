@@ -1,4 +1,4 @@
-"""The entries of one file as columns: a sequence of `Entry` that is cheap to build, keep and send to a process."""
+"""The entries of one file as columns: a sequence of `Entry` that is cheap to build, store and send to a process."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ COLLECTIVE, P2P = STREAMS.index("collective"), STREAMS.index("p2p")
 COMPLETED, IN_FLIGHT, UNKNOWN = map(STATES.index, (CallState.COMPLETED, CallState.IN_FLIGHT, CallState.UNKNOWN))
 
 NONE = -(1 << 63)
-"""None in a column of integers; in a column of floats None is NaN."""
+"""Stands for None in a column of integers. In a column of floats, NaN does."""
 
 _CHUNK = 4096
 """Entries that iteration builds at a time."""
 
 _SHOWN = 3
-"""Entries that the text of a sequence of them shows."""
+"""Entries that the text of a sequence shows."""
 
 T = TypeVar("T")
 
 
 class Label(NamedTuple):
-    """What many entries of a file have in common, apart from group and signature."""
+    """Fields that many entries of a file have in common, apart from group and signature."""
 
     timeout: float | None
     error: str | None
@@ -56,14 +56,16 @@ class CallSite(NamedTuple):
 class Entries(Sequence[Entry]):
     """The entries of one file, oldest first. Immutable: `take` and `replace` return new ones.
 
-    Every column has one value per entry; a column is None if it has no value for any entry.
+    Every column has one value per entry. A column is None if no entry has a value.
 
     Attributes:
         groups, signatures, labels, call_sites: tables. The columns ``group``, ``signature``, ``label`` and
-            ``call_site`` are indices into them; two entries' signatures are equal only if their indices are.
+            ``call_site`` are indices into them. Two entries' signatures are equal only if their indices are.
         stream, state: indices into `STREAMS` and `STATES`.
-        sequence_id, record: as in `Entry`. pair_index, batch: `NONE` where an entry has none.
-        age, duration, gap: seconds, NaN where not known. created, started, ended: ns, `NONE` where not known.
+        sequence_id, record: as in `Entry`.
+        pair_index, batch: as in `Entry`. `NONE` if an entry has none.
+        age, duration, gap: seconds. NaN if not known.
+        created, started, ended: ns. `NONE` if not known.
     """
 
     groups: Sequence[str]
@@ -123,7 +125,7 @@ class Entries(Sequence[Entry]):
         return f"Entries({shown!r}{more})"
 
     def take(self, chosen: npt.NDArray[Any]) -> Entries:
-        """The entries at these positions, or those where this mask is true."""
+        """The entries at these positions, or those for which this mask is true."""
         columns = ((name, getattr(self, name)) for name in _COLUMNS)
         return self.replace(**{name: column[chosen] for name, column in columns if column is not None})
 
@@ -160,7 +162,7 @@ _COLUMNS = tuple(field.name for field in dataclasses.fields(Entries))[4:]
 
 
 class Table(dict[T, int]):
-    """Value -> its index; looking up a new value gives it the next index."""
+    """Value -> its index. Looking up a new value gives it the next index."""
 
     def __missing__(self, value: T) -> int:
         index = self[value] = len(self)
@@ -168,12 +170,12 @@ class Table(dict[T, int]):
 
 
 def integers(values: Sequence[int | None]) -> Integers:
-    """A column of integers; OverflowError if one needs more than 64 bits."""
+    """A column of integers. Raises OverflowError if one needs more than 64 bits."""
     return np.array([NONE if value is None else value for value in values], np.int64)
 
 
 def floats(values: Sequence[float | None]) -> Floats:
-    """A column of floats; OverflowError if one is too large an integer."""
+    """A column of floats. Raises OverflowError if a value is an integer that is too large."""
     return np.array([np.nan if value is None else value for value in values], np.float64)
 
 

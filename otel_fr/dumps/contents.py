@@ -25,11 +25,11 @@ SCHEMA = "2.10"
 """Version of PyTorch's flight-recorder schema that the files follow (torch 2.13's)."""
 
 FORMAT = 1
-"""Version of the ``otel_fr`` keys that are added to it."""
+"""Version of the ``otel_fr`` keys that are added to that schema."""
 
 
 def _decided(reader: RingReader, records: Sequence[Record]) -> dict[str, Any]:
-    """The present step, and what the program has decided."""
+    """The present step and the program's decisions."""
     steps = steps_of(reader)
     found = reported_decisions(reader.decisions, step_calls(records, steps))
     decisions = [rank_report.to_object(item) for item in found]
@@ -37,7 +37,7 @@ def _decided(reader: RingReader, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def stream_of(record: Record) -> Stream:
-    """The stream that the call is numbered in."""
+    """The stream in which the call is numbered."""
     return STREAMS[record.kind] if record.kind < len(STREAMS) else "collective"
 
 
@@ -48,11 +48,13 @@ class DumpContents:
     Attributes:
         rank: global rank.
         facts: what otel-fr adds to PyTorch's schema (docs/reference/dump-format.md), without ``groups``.
-        groups: progress of every group. records: oldest first.
-        now_ns: monotonic, when they were read. wall_offset_ns: wall clock minus monotonic.
-        has_untracked: some live groups are not in ``groups``: those that only records show may be live, too.
+        groups: progress of every group.
+        records: the calls, oldest first.
+        now_ns: monotonic time at which they were read.
+        wall_offset_ns: wall clock minus monotonic clock.
+        has_untracked: some live groups are not in ``groups``, so groups that only records show may be live, too.
         first_record: the first call of the run.
-        devices: by record id, when devices executed calls, as far as that is known.
+        devices: record id -> when devices executed the call, if that is known.
     """
 
     rank: int
@@ -77,13 +79,13 @@ class DumpContents:
         rank_info: Mapping[str, Any] | None = None,
         devices: Mapping[int, DeviceTimes] | None = None,
     ) -> DumpContents:
-        """Read what the ring holds now.
+        """Read the ring's present contents.
 
         Args:
             reason: why the file is written (``"stall"``, ``"crash"``, ``"signal"``, ...).
-            rank_info: what else is known of the rank, by the keys of docs/reference/rank-report.md: ``exit``,
-                ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
-            devices: by record id, what PyTorch's recorder showed of calls, where the ring does not know it.
+            rank_info: further facts about the rank, by the keys of docs/reference/rank-report.md: ``exit``,
+                ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``. Plain values only.
+            devices: record id -> what PyTorch's recorder showed of a call. Used if the ring does not know it.
 
         Raises:
             RingFormatError: the ring cannot be read.
@@ -92,7 +94,7 @@ class DumpContents:
         first = reader.first_record
         devices = devices or {}
         records = [by_device(record, devices.get(record.record_id)) for record in reader.records(first)]
-        # Of NCCL's calls, only PyTorch's recorder knows that they have completed.
+        # Only PyTorch's recorder knows which of NCCL's calls have completed.
         done = _furthest(record for record in records if record.state is RecordState.COMPLETED)
         groups = [replace(row, completed=max(row.completed, done.get(row.group.id, 0))) for row in reader.groups()]
         head, lost, torn = reader.head, reader.lost, reader.torn
@@ -206,7 +208,7 @@ class DumpContents:
         }
 
     def _gone_group(self, records: Sequence[Record]) -> dict[str, Any]:
-        """A group that was destroyed: its progress as far as the records show it."""
+        """A destroyed group, with the progress that the records show."""
         collectives = [record for record in records if stream_of(record) == "collective"]
         done = [record.coll_seq for record in collectives if record.state is RecordState.COMPLETED]
         enqueued = max((record.coll_seq for record in collectives), default=0)
@@ -217,7 +219,7 @@ class DumpContents:
         }
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """PyTorch's entries, oldest first; yielded one at a time, so that a large ring costs little memory."""
+        """Yield PyTorch's entries, oldest first, one at a time, so that a large ring needs little memory."""
         previous_end: int | None = None
         for record in self.records:
             yield self._entry(record, previous_end)
@@ -225,7 +227,7 @@ class DumpContents:
                 previous_end = max(record.ended_ns, previous_end or 0)
 
     def _key(self, group: GroupDef) -> str:
-        """Key of the group in ``pg_config``: c10d's name, unless another group of this file has it already."""
+        """Key of the group in ``pg_config``: c10d's name, unless another group of the file already has it."""
         key = self._keys.get(group.id)
         if key is None:
             key = group.name if group.name not in self._keys.values() else f"{group.name} ({group.id[:8]})"
@@ -233,7 +235,7 @@ class DumpContents:
         return key
 
     def _config_key(self, record: Record) -> tuple[str, Sequence[int]]:
-        """The ``pg_config`` key of the record, and the ranks listed there."""
+        """The record's key in ``pg_config``, and the ranks that are listed there."""
         key, signature = self._key(record.group), record.signature
         if record.kind == KIND_P2P:
             pair = self._pair(key, signature)
@@ -353,7 +355,7 @@ class DumpContents:
 
 
 def _furthest(records: Iterable[Record]) -> dict[str, int]:
-    """By group id, the highest number of a collective."""
+    """Group id -> the highest sequence number of a collective."""
     found: dict[str, int] = {}
     for record in records:
         if stream_of(record) == "collective":
@@ -366,7 +368,7 @@ def _open_calls(groups: Sequence[GroupProgress]) -> int:
 
 
 def plain_dict(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` converted to builtin types, so that a reader that refuses all others can load them."""
+    """Convert values to builtin types, so that a reader that refuses all other types can load them."""
     return {str(key): _plain(value) for key, value in values.items()}
 
 

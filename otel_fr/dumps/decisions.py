@@ -1,4 +1,4 @@
-"""The decisions in a ring, as rank reports and flight-recorder files hold them."""
+"""The decisions in a ring, in the form of rank reports and flight-recorder files."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from otel_fr.rank_report import ReportedDecision
 from otel_fr.ring import Decided, DecisionReader
 
 RUNS: Final = 4
-"""Newest runs of equal values that are kept of each name: where ranks begin to differ, and what was before."""
+"""Newest runs of equal values that are kept for each name. They show where ranks begin to differ, and the value
+before."""
 EVENTS_KEPT: Final = 8
-"""Newest ones of each name of events: a change of shapes compiles several functions again."""
+"""Newest events that are kept for each name: a change of shapes compiles several functions again."""
 MAX_VALUE: Final = 80
-"""Characters of a value, as many as bytes in the ring."""
+"""Characters of a value. The ring has as many bytes."""
 
 
 def reported_decisions(reader: DecisionReader | None, noticed: Sequence[Decided]) -> tuple[ReportedDecision, ...]:
-    """The newest runs of each name, in the order in which they were decided.
+    """The newest runs of equal values for each name, in the order in which they were decided.
 
     Args:
         reader: None: the ring has no decisions.
-        noticed: what is not in the ring as a decision (`otel_fr.dumps.step_calls`).
+        noticed: decisions that are not recorded as such in the ring (`otel_fr.dumps.step_calls`).
     """
     told = _newest(reader.decided() if reader is not None and reader.newest() else ())[-rank_report.MAX_DECISIONS :]
     # What the program tells has precedence where there is not room for all.

@@ -1,4 +1,4 @@
-"""How far devices are with calls, as PyTorch showed it: its recorder, or the Works that the compiled engine follows."""
+"""The progress of calls on devices, from PyTorch's recorder or from the Works that the compiled engine follows."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from otel_fr.torch_recorder import is_followed
 
 
 class DeviceTimes(NamedTuple):
-    """One call. Times are monotonic ns of the rank's machine.
+    """The progress of one call on its device. Times are monotonic ns of the rank's machine.
 
     Attributes:
-        state: as the device shows it.
-        began_ns: when the device had begun it, at the latest; None: it has not, or that is not known.
-        ended_ns: when PyTorch saw that it had ended; None: it has not.
-        is_queued: the device has not begun it, or had not when PyTorch gave it up.
-        is_captured: it was captured into a CUDA graph: the recorder does not know it, nor its replays.
-        duration_s: by the device's clock, which PyTorch reads if ``TORCH_NCCL_ENABLE_TIMING`` is set; None: not known.
-        timeout_ms: PyTorch's limit of the call; 0: not known. The ring has the limit that its group had first.
+        state: the call's state on the device.
+        began_ns: a time at which the device had begun the call. None: it has not begun, or that is not known.
+        ended_ns: when PyTorch noticed that the call had ended. None: it has not.
+        is_queued: the device has not begun the call, or had not begun it when PyTorch gave it up.
+        is_captured: the call was captured into a CUDA graph. The recorder knows neither the call nor its replays.
+        duration_s: duration by the device's clock, which PyTorch reads if ``TORCH_NCCL_ENABLE_TIMING`` is set. None:
+            not known.
+        timeout_ms: PyTorch's timeout of the call. 0: not known. The ring has the timeout that the group had first.
     """
 
     state: RecordState = RecordState.UNKNOWN
@@ -31,16 +32,19 @@ class DeviceTimes(NamedTuple):
 
     @property
     def waited_ns(self) -> int | None:
-        """As of a record in flight: `POSTED` while nothing waits in it; None: it may wait since it was enqueued."""
+        """`Record.waited_ns` of a call in flight: `POSTED` while nothing waits in it.
+
+        None: it may have waited since it was enqueued.
+        """
         if self.ended_ns is not None or not (self.is_queued or self.began_ns):
             return None
         return POSTED if self.is_queued else max(self.began_ns or 0, POSTED + 1)
 
 
 def of_followed(record: Record) -> DeviceTimes | None:
-    """What the ring has of a call that is followed on its device (`torch_recorder.is_followed`); None: any other.
+    """The ring's data about a call that is followed on its device (`torch_recorder.is_followed`). None: another call.
 
-    Its times are those at which PyTorch saw it, at most two seconds late, so none is a duration.
+    The times are those at which PyTorch noticed a change, at most two seconds late, so they give no duration.
     """
     if not is_followed(record.signature.backend) or record.state is RecordState.UNKNOWN:
         return None
@@ -52,7 +56,7 @@ def of_followed(record: Record) -> DeviceTimes | None:
 
 
 def by_device(record: Record, seen: DeviceTimes | None) -> Record:
-    """The record with what PyTorch's recorder has shown of its call, where the ring does not know it."""
+    """Complete a record by the data of PyTorch's recorder if the ring does not know the call's state."""
     if seen is None or record.state is not RecordState.UNKNOWN:
         return record
     timeout = seen.timeout_ms or record.timeout_ms

@@ -13,15 +13,16 @@ class Entry(NamedTuple):
 
     Attributes:
         group: `GroupInfo.key`.
-        signature: as recorded; ``peer`` is a global rank in otel-fr's files, in others a rank within the group.
-        pair_index: of a send or receive: its number among those with this peer, direction and tag; None: not recorded.
-        age, duration: seconds; None: not recorded.
-        site: ``"file:line function"`` of the user's code; empty: unknown. frames: the full recorded stack in
-            that form, innermost first.
-        batch: record id of the entry that ends its coalesced batch; None: not in a batch.
-        created_ns, started_ns, ended_ns: the rank's wall clock, for a timeline; never compared with another rank's.
-            None: not recorded.
-        backend: ``"nccl"``, ``"gloo"``, ...; empty: not recorded. thread: name of the thread that enqueued it.
+        signature: as recorded. ``peer`` is a global rank in otel-fr's files, and a rank within the group in others.
+        pair_index: number of a send or receive among those with the same peer, direction and tag. None: not recorded.
+        age, duration: seconds. None: not recorded.
+        site: ``"file:line function"`` of the user's code. Empty: not known.
+        frames: the full recorded stack in the same form, innermost first.
+        batch: record id of the entry that ends the coalesced batch. None: the call is not in a batch.
+        created_ns, started_ns, ended_ns: times of the rank's wall clock, for a timeline. They are never compared with
+            another rank's. None: not recorded.
+        backend: ``"nccl"``, ``"gloo"``, ... Empty: not recorded.
+        thread: name of the thread that enqueued the call.
     """
 
     group: str

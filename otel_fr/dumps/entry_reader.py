@@ -1,8 +1,9 @@
-"""The entries of a flight-recorder file, of any recorder, as `Entries`.
+"""Reads the entries of a flight-recorder file, of any recorder, as `Entries`.
 
-What most calls of a job have in common (group, name, sizes, dtypes, state, ...) is read once per file and then
-recognised by its bytes; the fields of a single call (numbers, times, call site) are read column by column. In a file
-with anything unusual in it, each entry is looked at, and left out if it is none. Both ways give the same result.
+The fields that many calls have in common (group, name, sizes, dtypes, state, ...) are read once per file and then
+recognised by their bytes. The fields of a single call (numbers, times, call site) are read column by column. If a file
+contains anything unusual, each entry is checked separately, and left out if it is not valid. Both ways give the same
+result.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ from otel_fr.identity import STREAMS, Stream
 from otel_fr.match.model import CallState, Signature, Sizes
 
 MAX_NUMBERS = 100_000_000
-"""Numbers in the tensor sizes of one file: a small pickle can refer to one long list many times."""
+"""Numbers in the tensor sizes of one file. A small pickle can refer to one long list many times."""
 
 _MANY = MAX_NUMBERS // 16
-"""Numbers in the sizes, and items of other lists, above which each entry is looked at."""
+"""With more numbers in the sizes, or more items in other lists, each entry is checked separately."""
 
 _MAX_LAYOUTS = 64
 _MAX_KEYS = 64
 _MAX_FRAME_TEXT = 32 << 20
-"""Characters of all distinct frames of one file together."""
+"""Characters of all distinct frames of one file in total."""
 
 _REFUSED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Kind(NamedTuple):
-    """What the calls of one kind have in common. ``end``: see `resolve.BATCH_ENDS`."""
+    """The fields that calls of one kind have in common. ``end``: see `operation_names.BATCH_ENDS`."""
 
     group: str
     stream: Stream
@@ -67,8 +68,8 @@ class EntryReader(ABC):
 
     Attributes:
         notes: irregularities found, as sentences.
-        unusable: number of entries that lack required fields; they are left out.
-        ends: for each entry read, whether it ends a batch (`resolve.BATCH_ENDS`).
+        unusable: number of entries that lack required fields. They are left out.
+        ends: for each entry that was read, whether it ends a batch (`operation_names.BATCH_ENDS`).
     """
 
     _SIZES: tuple[str, ...]
@@ -78,10 +79,10 @@ class EntryReader(ABC):
     _OWN: tuple[str, ...]
     """Fields that `_columns` reads."""
     _WHOLE_FRAMES: bool
-    """The recorder stores only the user's frames: the first one is the call site."""
+    """Whether the recorder stores only the user's frames, so that the first one is the call site."""
 
     def __init__(self) -> None:
-        """For one file."""
+        """Make a reader for one file."""
         self.notes: list[str] = []
         self.unusable = 0
         self.ends = codes([])
@@ -99,7 +100,7 @@ class EntryReader(ABC):
         return self.read_any(raw) if found is None else found
 
     def read_any(self, raw: list[Any]) -> Entries:
-        """`read`, of any file."""
+        """Like `read`, for any file."""
         kinds: Table[Kind] = Table()
         which: list[int] = []
         usable: list[Mapping[str, Any]] = []
@@ -120,7 +121,7 @@ class EntryReader(ABC):
         return self._entries(list(kinds), indices(which), RawColumns(columns, len(usable), even=True))
 
     def read_usual(self, raw: list[Any]) -> Entries | None:
-        """`read`, fast; None: not every entry has the usual form."""
+        """Like `read`, but fast. None: not every entry has the usual form."""
         table = _transposed(raw)
         if table is None or not self._bounded(table):
             return None
@@ -130,7 +131,7 @@ class EntryReader(ABC):
             return None
 
     def _bounded(self, table: RawColumns) -> bool:
-        """The fields that determine a kind are no larger than a recorder's can be."""
+        """Return whether the fields that determine a kind are no larger than a recorder's can be."""
         return (
             all(fields.bounded_scalars(table.present(name)) for name in self._SCALARS)
             and all(fields.bounded_sizes(table.present(name), _MANY) for name in self._SIZES)
@@ -165,13 +166,13 @@ class EntryReader(ABC):
 
     @abstractmethod
     def _check(self, item: Mapping[str, Any], kind: Kind) -> None:
-        """Raises as `_kind` does if the entry lacks what `_columns` needs."""
+        """Raise like `_kind` if the entry lacks a field that `_columns` needs."""
 
     @abstractmethod
     def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any]:
-        """The fields of each call that are not part of its kind: columns of `Entries` by name.
+        """The fields of calls that are not part of their kinds: columns of `Entries` by name.
 
-        Raises as `_kind` does if an entry lacks one that all have in usual files.
+        Raises like `_kind` if an entry lacks a field that all entries of usual files have.
         """
 
     # Common to both ways.
@@ -202,7 +203,7 @@ class EntryReader(ABC):
         )
 
     def _signature(self, *values: Any) -> Signature:
-        """The signature with these fields; sizes and dtypes are checked only when they are first seen."""
+        """The signature with these fields. Sizes and dtypes are checked only when they are first seen."""
         known = self._signatures.get(values)
         if known is None:
             operation, ins, outs, in_types, out_types, *rest = values
@@ -214,7 +215,7 @@ class EntryReader(ABC):
         return known
 
     def _sizes(self, value: object) -> Sizes:
-        """The value as shapes (whose numbers are checked later); empty if it is not a list of lists."""
+        """The value as shapes, whose numbers are checked later. Empty if it is not a list of lists."""
         if type(value) is not list:
             return ()
         try:
@@ -232,8 +233,8 @@ class EntryReader(ABC):
         """Index of the call site."""
         if type(frames) is not list:
             return self._call_sites[CallSite("", ())]
-        # Objects of a file live until all of it is read, so an id identifies one of them. Many calls share one list
-        # of frames, or have lists of the same frames.
+        # A file's objects live until the file has been read, so ids are unique. Many calls share one list of frames, or
+        # have lists of the same frames.
         call_site = self._call_site_of.get(id(frames))
         if call_site is None:
             key = tuple(map(id, frames))
@@ -272,8 +273,10 @@ class RawColumns:
     """A file's entries field by field, unchecked.
 
     Attributes:
-        columns: field -> one value per entry; an ellipsis, which no file can contain, where an entry lacks the field.
-        count: number of entries. even: all entries have the same fields.
+        columns: field -> one value per entry. If an entry lacks the field, the value is an ellipsis, which no file can
+            contain.
+        count: number of entries.
+        even: whether all entries have the same fields.
     """
 
     columns: dict[str, Sequence[Any]]
@@ -289,7 +292,7 @@ class RawColumns:
         """The values of all entries.
 
         Raises:
-            KeyError: an entry has none.
+            KeyError: an entry lacks the field.
         """
         column = self.present(name)
         if len(column) < self.count:
@@ -297,7 +300,7 @@ class RawColumns:
         return column
 
     def optional(self, name: str) -> Sequence[Any]:
-        """The values of all entries, None where there is none."""
+        """The values of all entries. None for entries that lack the field."""
         column = self.columns.get(name)
         if column is None:
             return [None] * self.count
@@ -305,7 +308,7 @@ class RawColumns:
 
 
 def _transposed(raw: list[Any]) -> RawColumns | None:
-    """None: not all are dicts, or they have too many fields, or too many different sets of fields."""
+    """Turn entries into columns. None: not all are dicts, or they have too many fields or sets of fields."""
     if not raw or set(map(type, raw)) != {dict}:
         return None
     names, sizes = tuple(raw[0]), set(map(len, raw))
@@ -323,7 +326,7 @@ def _transposed(raw: list[Any]) -> RawColumns | None:
 
 
 def _bounded_pairs(column: Sequence[Any]) -> bool:
-    """True if each value is a pair of short texts."""
+    """Return whether each value is a pair of short texts."""
     if not column:
         return True
     return (
@@ -348,7 +351,7 @@ def integer_column(values: Sequence[Any]) -> Integers:
 
 
 def exact_column(values: Sequence[Any]) -> Integers:
-    """`fields.exact` of each. Raises as that does."""
+    """`fields.exact` of each. Raises like it."""
     found = _in_range(values) if set(map(type, values)) == {int} else None
     return integers([fields.exact(value) for value in values]) if found is None else found
 
@@ -363,7 +366,7 @@ def seconds_column(values: Sequence[Any], scale: float) -> Floats:
 
 
 def times_column(values: Sequence[Any]) -> Integers:
-    """`fields.integer` of each; 0 means unknown."""
+    """`fields.integer` of each. 0 becomes `NONE`, because it means that the time is not known."""
     kinds = set(map(type, values))
     found = integer_column([value or 0 for value in values] if kinds == {int, type(None)} else values)
     found[found == 0] = NONE

@@ -1,4 +1,4 @@
-"""The uncaught exceptions in a ring, as rank reports and flight-recorder files hold them."""
+"""The uncaught exceptions in a ring, in the form of rank reports and flight-recorder files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from otel_fr.ring import MAIN_THREAD, RingReader
 
 
 def reported_exception(reader: RingReader) -> ReportedException | None:
-    """The main thread's; None: the ring holds none."""
+    """The main thread's exception. None: the ring contains none."""
     recorded = reader.exception
     return _reported(recorded) if recorded else None
 
 
 def reported_thread_exceptions(reader: RingReader) -> tuple[ReportedException, ...]:
-    """Those of other threads, oldest first."""
+    """The exceptions of other threads, oldest first."""
     return tuple([_reported(recorded) for recorded in reader.thread_exceptions if recorded])
 
 

@@ -1,4 +1,4 @@
-"""Single fields of a file's entries, checked: a value of the wrong kind is None (or empty), never an error."""
+"""Checks single fields of a file's entries. A value of the wrong kind becomes None (or empty); it raises no error."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from otel_fr.identity import MAX_RANKS
 from otel_fr.stacks import is_library
 
-if TYPE_CHECKING:  # rank monitors, which need no match engine, read fields, too
+if TYPE_CHECKING:  # rank monitors use this module, too, and do not need the match engine
     from otel_fr.match.model import Sizes
 
 MAX_DIMENSIONS = 64
-"""PyTorch's limit of a tensor's dimensions."""
+"""PyTorch's limit on a tensor's dimensions."""
 
 _LARGEST = 1 << 62
-"""Recorders write no larger number; columns of 64 bits hold sums of two such."""
+"""Recorders write no larger number. A sum of two such numbers fits into 64 bits."""
 
 _UNDEFINED = "UNKNOWN_SCALAR"
 _MAX_DTYPES = 4096
@@ -33,11 +33,11 @@ _BYTES = {
 """Bytes of an element, by PyTorch's name of the scalar type."""
 
 _MOST_BYTES = 1 << 62
-"""Bytes of a call, exclusive: files may contain any size."""
+"""Limit on the bytes of a call, exclusive: files may contain any size."""
 
 
 def integer(value: object) -> int | None:
-    """An integer, or a text that is one (PyTorch's JSON has these); None for anything else."""
+    """An integer, or a text that contains one, as in PyTorch's JSON. None for anything else."""
     if isinstance(value, str) and len(value) < 20:
         try:
             value = int(value)
@@ -49,15 +49,15 @@ def integer(value: object) -> int | None:
 
 
 def members(ranks: Sequence[int]) -> tuple[int, ...]:
-    """The members of a group; none, which means unknown, if there are ranks from `MAX_RANKS` on."""
+    """The members of a group. Empty, which means "not known", if a rank is not below `MAX_RANKS`."""
     return tuple(ranks) if max(ranks, default=0) < MAX_RANKS else ()
 
 
 def exact(value: object) -> int:
-    """`integer` of a field that every entry must have.
+    """Like `integer`, for a field that every entry must have.
 
     Raises:
-        ValueError: it is no integer.
+        ValueError: the value is not an integer.
     """
     found = integer(value)
     if found is None:
@@ -66,17 +66,17 @@ def exact(value: object) -> int:
 
 
 def text(value: object) -> str | None:
-    """A text."""
+    """A text. None for anything else."""
     return value if isinstance(value, str) else None
 
 
 def short_text(value: object) -> str:
-    """A text, cut to the length of a name; empty for anything else."""
+    """A text, cut to the length of a name. Empty for anything else."""
     return value[:_MAX_NAME] if isinstance(value, str) else ""
 
 
 def seconds(value: object, scale: float = 1.0) -> float | None:
-    """A finite number, divided by ``scale``."""
+    """A finite number, divided by ``scale``. None for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0:
         with contextlib.suppress(OverflowError):
             return value / scale
@@ -84,9 +84,9 @@ def seconds(value: object, scale: float = 1.0) -> float | None:
 
 
 def checked_sizes(shapes: Sizes, dtypes: tuple[str, ...]) -> Sizes:
-    """The shapes; empty if they are not shapes of integers.
+    """The shapes. Empty if they are not shapes of integers.
 
-    ``((),)`` is a tensor without dimensions, or stands for no tensor: then it has no dtype.
+    ``((),)`` is a tensor without dimensions. If there is no dtype, it stands for no tensor.
     """
     if (shapes == ((),) and not dtypes) or not all(type(number) is int for shape in shapes for number in shape):
         return ()
@@ -94,19 +94,19 @@ def checked_sizes(shapes: Sizes, dtypes: tuple[str, ...]) -> Sizes:
 
 
 def dtypes(value: object) -> tuple[str, ...]:
-    """Names of dtypes, one per tensor; checked by `checked_dtypes`. Cut, since a small pickle can repeat one list."""
+    """Names of dtypes, one per tensor. `checked_dtypes` checks them. Cut, since a small pickle can repeat a list."""
     return tuple(value[:_MAX_DTYPES]) if type(value) is list else ()
 
 
 def checked_dtypes(names: tuple[object, ...]) -> tuple[str, ...]:
-    """The names among them."""
+    """The values that are names."""
     return tuple(name for name in names if isinstance(name, str) and name)
 
 
 def defined(sizes: Sizes, dtypes: tuple[str, ...]) -> tuple[Sizes, tuple[str, ...]]:
-    """Without the tensors that PyTorch makes up where a rank passes none, as in a scatter on all ranks but the root.
+    """Leave out the tensors that PyTorch invents if a rank passes none, as in a scatter on all ranks except the root.
 
-    Their dtype is `c10::ScalarType::Undefined`, whose name PyTorch prints so.
+    Their dtype is `c10::ScalarType::Undefined`, which PyTorch prints as ``UNKNOWN_SCALAR``.
     """
     if _UNDEFINED not in dtypes or len(sizes) != len(dtypes):
         return sizes, dtypes
@@ -120,7 +120,7 @@ def splits(value: object) -> tuple[int, ...] | None:
 
 
 def frame_text(frame: object) -> str:
-    """``"file:line function"``; empty if it is no frame."""
+    """A frame as ``"file:line function"``. Empty if the value is not a frame."""
     if not isinstance(frame, dict) or not isinstance(frame.get("filename"), str):
         return ""
     line = integer(frame.get("line")) or 0
@@ -128,7 +128,7 @@ def frame_text(frame: object) -> str:
 
 
 def users_frame(frames: tuple[str, ...], whole: bool) -> str:
-    """The innermost frame of the user's code; empty if there is no frame. ``whole``: it is the first one."""
+    """The innermost frame of the user's code. Empty if there is no frame. ``whole``: it is the first frame."""
     for frame in () if whole else frames:
         if not is_library(frame.rpartition(":")[0]):
             return frame
@@ -136,12 +136,12 @@ def users_frame(frames: tuple[str, ...], whole: bool) -> str:
 
 
 def in_range(least: int, most: int) -> bool:
-    """True if both are numbers that a recorder may write."""
+    """Return whether both are numbers that a recorder may write."""
     return -_LARGEST < least <= most < _LARGEST
 
 
 def bounded_sizes(column: Sequence[Any], most: int) -> bool:
-    """True if every value is a list of shapes of integers, with at most ``most`` numbers in all.
+    """Return whether every value is a list of shapes of integers, with at most ``most`` numbers in total.
 
     A pickle can refer to one list many times, so a small file can describe unbounded data.
     """
@@ -164,12 +164,12 @@ def bounded_sizes(column: Sequence[Any], most: int) -> bool:
 
 
 def bounded_numbers(column: Sequence[Any]) -> bool:
-    """True if all are integers of 64 bits."""
+    """Return whether all values are integers that a recorder may write."""
     return not column or (set(map(type, column)) == {int} and in_range(min(column), max(column)))
 
 
 def bounded_lists(column: Sequence[Any], most: int) -> bool:
-    """True if every value is None, or a list of short texts or of integers, with at most ``most`` items in all."""
+    """Return whether every value is None or a list of short texts or integers, with at most ``most`` items in total."""
     if not column:
         return True
     kinds = set(map(type, column))
@@ -189,7 +189,7 @@ def bounded_lists(column: Sequence[Any], most: int) -> bool:
 
 
 def bounded_scalars(column: Sequence[Any]) -> bool:
-    """True if all are short texts, booleans, small numbers or None."""
+    """Return whether all values are short texts, booleans, numbers that a recorder may write, or None."""
     if not set(map(type, column)) <= {str, int, float, bool, type(None)}:
         return False
     return all(
@@ -199,7 +199,7 @@ def bounded_scalars(column: Sequence[Any]) -> bool:
 
 
 def bytes_of(sizes: Sizes, dtypes: Sequence[str]) -> int | None:
-    """Bytes of all tensors; None: not known. One dtype may stand for all tensors."""
+    """Bytes of all tensors. None: not known. One dtype may stand for all tensors."""
     each = list(dtypes) * len(sizes) if len(dtypes) == 1 else list(dtypes)
     if not sizes or len(each) != len(sizes) or any(name not in _BYTES for name in each):
         return None

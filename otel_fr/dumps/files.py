@@ -1,4 +1,4 @@
-"""Which files of a folder are flight-recorder files, and the rank of each."""
+"""Finds the flight-recorder files of a folder, and the rank of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_fr.dumps.safe_parse import Limits, UnreadableDump
 MAX_FILES = 100_000
 """Files of a folder that are examined."""
 MAX_DEPTH = 100
-"""Folders in each other that are examined. Before Python 3.12, os.walk calls itself for each, and fails after 900."""
+"""Depth of nested folders that are examined. Before Python 3.12, os.walk is recursive and fails after 900."""
 
 RING_MAGIC = b"OTELFRRB"
 """The first bytes of a ring file (docs/reference/ring-format.md)."""
@@ -24,11 +24,11 @@ _ENDINGS = (".gz", ".json", ".pickle", ".pkl", ".bin", ".dump", ".trace", ".ring
 _HEAD_BYTES = 1024 * 1024
 _GZIP, _GZIP_BITS = b"\x1f\x8b", 31
 _CHECKPOINT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""What `torch.save` began files with before torch 1.6."""
+"""The first bytes of files of `torch.save` before torch 1.6."""
 _SIGNS = (b"pg_config", b"otel_fr", b"profiling_name", b"collective_seq_id")
 """Every flight-recorder file, of any recorder, contains one of these words."""
 _DOCUMENTS = (".css", ".html", ".js", ".md", ".py", ".rst", ".svg", ".toml", ".yaml", ".yml")
-"""Documentation and source files may contain these words, too; no recorder gives its files such names."""
+"""Suffixes of documentation and source files, which may contain these words, too. No recorder uses them."""
 _MAX_NAMED = 3
 _NAMED_RANK = re.compile(r"(?<![a-z])(local|node|group)?[_\-.]?rank[_\-.=]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 
 def find(path: Path, prefix: str | None) -> tuple[list[Path], list[Problem]]:
-    """The files of a folder and the folders in it (or the one file), and what of it was not read."""
+    """Find the files of a folder and its subfolders, or the single file. Also return problems about unread parts."""
     if not path.is_dir():
         return [path], []
     found: list[Path] = []
@@ -50,7 +50,7 @@ def find(path: Path, prefix: str | None) -> tuple[list[Path], list[Problem]]:
         if folders and len(Path(folder).relative_to(path).parts) == MAX_DEPTH:
             folders.clear()
             problems.append(Problem(folder, f"its folders are more than {MAX_DEPTH} deep and were not read"))
-        # Hidden files are other programs' own data, or a dump that is being written.
+        # Hidden files are data of other programs, or a dump that is being written.
         wanted = sorted(name for name in names if name.startswith(prefix or "") and not name.startswith("."))
         found.extend(Path(folder, name) for name in wanted)
         if len(found) > MAX_FILES:
@@ -60,7 +60,7 @@ def find(path: Path, prefix: str | None) -> tuple[list[Path], list[Problem]]:
 
 
 def read_each(paths: Iterable[Path], read: Callable[[Path], _T]) -> tuple[list[_T], list[Problem]]:
-    """What ``read`` makes of each file, and those that it cannot use: it raises OSError or ValueError."""
+    """Call ``read`` for each file. Return the results, and a problem for each OSError or ValueError that it raised."""
     found: list[_T] = []
     problems: list[Problem] = []
     for path in paths:
@@ -72,7 +72,7 @@ def read_each(paths: Iterable[Path], read: Callable[[Path], _T]) -> tuple[list[_
 
 
 def size(path: Path) -> int:
-    """Its size in bytes; 0 if that cannot be read."""
+    """A file's size in bytes. 0 if it cannot be read."""
     try:
         return path.stat().st_size
     except OSError:
@@ -80,12 +80,12 @@ def size(path: Path) -> int:
 
 
 def is_ring(path: Path) -> bool:
-    """True if its first bytes belong to a ring file."""
+    """Return whether a file begins like a ring file."""
     return _head(path, len(RING_MAGIC)) == RING_MAGIC
 
 
 def may_be_one(path: Path, limits: Limits) -> bool:
-    """False for files (logs, images, checkpoints, ...) that are certainly not flight-recorder files. Fast."""
+    """Return False for files (logs, images, checkpoints, ...) that are certainly not flight-recorder files. Fast."""
     if not os.path.isfile(path):
         return True  # reading it reports why it cannot be used
     head = _head(path, 64)
@@ -104,7 +104,7 @@ def may_be_one(path: Path, limits: Limits) -> bool:
 
 
 def looks_like_one(path: Path) -> bool:
-    """True if name or content are a flight-recorder file's; if it cannot be used, a problem is reported."""
+    """Return whether name or content look like a flight-recorder file's. Such a file is reported if it is unusable."""
     suffix = path.suffix.lower()
     plain = suffix in _ENDINGS or not re.fullmatch(r"\.[a-z][a-z0-9]{0,9}", suffix)
     return (plain and suffix != ".json" and bool(_NUMBER.search(path.name))) or _has_signs(path)
@@ -116,14 +116,14 @@ def _has_signs(path: Path) -> bool:
 
 
 def _head(path: Path, count: int, unpack: bool = False) -> bytes:
-    """The first ``count`` bytes, with ``unpack`` those in a gzip file's first member; empty if they cannot be read."""
+    """The first ``count`` bytes; with ``unpack``, of a gzip file's first member. Empty if they cannot be read."""
     try:
         if not path.is_file():  # a pipe or a device would block
             return b""
         with path.open("rb") as file:
             head = file.read(count)
             if unpack and head.startswith(_GZIP):
-                # Not gzip.GzipFile, which would look for the first byte in any number of empty members and zeros.
+                # Not gzip.GzipFile, which would search any number of empty members and zeros for the first byte.
                 head = zlib.decompressobj(_GZIP_BITS).decompress(head + file.read(_HEAD_BYTES), count)
         return head
     except (OSError, zlib.error):
@@ -131,7 +131,7 @@ def _head(path: Path, count: int, unpack: bool = False) -> bytes:
 
 
 def skipped(paths: Sequence[Path]) -> str:
-    """One sentence for all files that are not flight-recorder files."""
+    """One sentence about all files that are not flight-recorder files."""
     some = ", ".join(sorted(path.name for path in paths)[:_MAX_NAMED])
     more = ", ..." if len(paths) > _MAX_NAMED else ""
     count = len(paths)
@@ -152,10 +152,10 @@ def rank_of(path: Path, prefix: str = "") -> int | None:
 
 
 def rank_of_name(name: str, prefix: str = "") -> int | None:
-    """The rank in a file's name: ``rank_1.json``, ``_dump_9``, ``trace_0.gz``, ``host12_rank_3_abc``; None: no number.
+    """The rank in a file's name: ``rank_1.json``, ``_dump_9``, ``trace_0.gz``, ``host12_rank_3_abc``. None: no number.
 
-    The number after ``prefix`` if there is one (as with torchfrtrace's ``-p``), else the one after "rank", else the
-    one at the end, else the only one.
+    It is the number after ``prefix`` if there is one (as with torchfrtrace's ``-p``), else the number after "rank",
+    else the number at the end, else the only number.
 
     Raises:
         UnreadableDump: several numbers may be the rank.

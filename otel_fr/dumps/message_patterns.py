@@ -1,7 +1,7 @@
-"""Messages that a rank makes equally often in each step, and those that it left out in its last step, or put off.
+"""Finds messages that a rank makes equally often in each step, and those that it left out or delayed in its last step.
 
-Of ranks that wait for each other in messages, this shows which of them broke its own pattern. It needs the rank's own
-calls only, and many of them: a monitor has them in its ring, and `otel_fr.analyze` in the rank's file.
+If ranks wait for each other in messages, this shows which rank broke its own pattern. It needs only the rank's own
+calls, but many of them. A monitor has them in its ring, and `otel_fr.analyze` in the rank's file.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from otel_fr.rank_report import MAX_PATTERNS, ReportedPattern
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, Record, RecordState
 
 MIN_STEPS: Final = 3
-"""Steps with the same number of messages, the last one included, that show a pattern: two may be equal by chance."""
+"""Steps with the same number of messages, including the last one, that make a pattern. Two may be equal by chance."""
 MAX_GROUPS: Final = 16
-"""Groups used last whose collectives end steps: each message is counted once for each."""
+"""The most recently used groups, whose collectives end steps. Each message is counted once for each of them."""
 
 
 class OwnCall(NamedTuple):
     """A collective, send or receive of the rank.
 
     Attributes:
-        record: how many calls the rank enqueued before it. group: id of `otel_fr.match.Group`.
-        number: of a collective, in its group. ends: of a message: source, destination (global ranks) and tag.
+        record: how many calls the rank enqueued before it.
+        group: id of the `otel_fr.match.Group`.
+        number: sequence number of a collective in its group.
+        ends: source, destination (global ranks) and tag of a message. None for a collective.
     """
 
     record: int
@@ -38,14 +40,16 @@ class OwnCall(NamedTuple):
 
 
 _Kind = tuple[str, tuple[int, int, int]]
-"""Group and ends of a message. A rank's sends and receives differ in the first of the two ranks."""
+"""Group and ends of a message. A rank's sends and receives differ in the first of the two ranks, the source."""
 
 
 class _Steps(NamedTuple):
     """Records of the calls that end the steps of a rank, up to the first in flight.
 
     Attributes:
-        group: of these collectives; of messages "". is_open: the last one is a collective in flight.
+        group: group of these collectives. "" if the calls are messages.
+        marks: record ids of the calls.
+        is_open: the last call is a collective in flight.
     """
 
     group: str
@@ -54,14 +58,15 @@ class _Steps(NamedTuple):
 
 
 def message_patterns(calls: Sequence[OwnCall]) -> tuple[ReportedPattern, ...]:
-    """The patterns that were broken, then those that were kept up to now.
+    """The broken patterns, then those that the rank has kept up to now.
 
-    A step lies between two collectives of a group: of one in which the rank has a collective in flight, or, for those
-    that were broken, of any, or between two messages like the first one that it has in flight. Steps count from the
-    oldest known message. A message that the rank was to make next, and made another one instead, is broken as well.
+    A step lies between two collectives of a group. For kept patterns, the rank must have a collective of that group in
+    flight. For broken patterns, any group counts, and a step may also lie between two messages like the first one in
+    flight. Steps count from the oldest known message. A pattern is also broken if the rank made another message in the
+    place of the expected one.
 
     Args:
-        calls: oldest first.
+        calls: the rank's calls, oldest first.
     """
     messages: defaultdict[_Kind, list[int]] = defaultdict(list)
     collectives: defaultdict[str, dict[int, OwnCall]] = defaultdict(dict)
@@ -81,7 +86,7 @@ def message_patterns(calls: Sequence[OwnCall]) -> tuple[ReportedPattern, ...]:
     for steps in found:
         count = len(steps.marks) - 1
         for (group, ends), records in messages.items():
-            by_step = Counter(map(partial(bisect_right, steps.marks), records))  # 1: in the first one; 0: before that
+            by_step = Counter(map(partial(bisect_right, steps.marks), records))  # 1: in the first step; 0: before it
             del by_step[0]
             if steps.is_open and _usual(by_step, count):
                 kept[ReportedPattern(group, *ends, steps.group)] = None
@@ -93,7 +98,7 @@ def message_patterns(calls: Sequence[OwnCall]) -> tuple[ReportedPattern, ...]:
 
 
 def own_calls(records: Iterable[Record], rank: int) -> Iterator[OwnCall]:
-    """What `message_patterns` needs of a ring's records."""
+    """Convert a ring's records to the calls that `message_patterns` needs."""
     for record in records:
         group, what, is_completed = record.group.id, record.signature, record.state is RecordState.COMPLETED
         if record.kind == KIND_COLLECTIVE:
@@ -104,7 +109,11 @@ def own_calls(records: Iterable[Record], rank: int) -> Iterator[OwnCall]:
 
 
 def _between_collectives(found: Mapping[str, Mapping[int, OwnCall]]) -> Iterator[_Steps]:
-    """Of each group. ``found``: by group and number; of a batch, the first call."""
+    """The steps between the collectives of each group.
+
+    Args:
+        found: collectives by group and sequence number. A batch is its first call.
+    """
     used = sorted(((group, list(by_number.values())) for group, by_number in found.items()), key=lambda one: one[1][-1])
     for group, ends in used[-MAX_GROUPS:]:
         open_ = next((at for at, call in enumerate(ends) if not call.is_completed), None)
@@ -113,10 +122,10 @@ def _between_collectives(found: Mapping[str, Mapping[int, OwnCall]]) -> Iterator
 
 
 def _usual(by_step: Mapping[int, int], count: int) -> int:
-    """How many there are in each of the first ``count`` steps, from the first with any; 0: that is no pattern.
+    """Number of messages in each of the first ``count`` steps, from the first step with any. 0: there is no pattern.
 
-    Parts of a step may look like steps, as a pipeline's micro-batches do: forwards, then backwards. So there must be
-    more steps with messages than without.
+    Parts of a step may look like steps, such as a pipeline's micro-batches (first forwards, then backwards). So there
+    must be more steps with messages than without.
     """
     own, first = [number for step, number in by_step.items() if step <= count], next(iter(by_step), 1)
     is_steady = len(own) >= max(MIN_STEPS, first) and len(own) == count + 1 - first and len(set(own)) == 1
@@ -124,9 +133,9 @@ def _usual(by_step: Mapping[int, int], count: int) -> int:
 
 
 def _put_off(calls: Sequence[OwnCall]) -> _Kind | None:
-    """The message in whose place the rank made another one of its messages, after steps with the same order of calls.
+    """The message in whose place the rank made another of its usual messages, after steps with equal orders of calls.
 
-    Of the possible lengths of a step the largest counts: parts of a step may repeat within it.
+    Among the possible lengths of a step, the largest counts: parts of a step may repeat within it.
     """
     numbers: dict[object, int] = {}
     order = [numbers.setdefault((call.group, call.ends), len(numbers)) for call in calls]

@@ -17,13 +17,13 @@ class GroupInfo:
     """A process group as one file describes it.
 
     Attributes:
-        key: identifies it within the file.
-        id: `identity.group_id`, if the file has it; else "".
-        ranks: global, in the order of the ranks within the group; empty: not recorded.
-        enqueued, completed: last sequence number of a collective enqueued / completed; None: not recorded.
-        first_recorded: sequence number of the oldest collective in the file if older ones were overwritten; else None.
-        destroyed: the rank had destroyed it when the file was written.
-        messages: sequence number of the last send or receive enqueued; 0: none; None: not recorded.
+        key: identifies the group within the file.
+        id: `identity.group_id`. "" if the file does not have it.
+        ranks: global ranks, in the order of the ranks within the group. Empty: not recorded.
+        enqueued, completed: sequence number of the last enqueued / completed collective. None: not recorded.
+        first_recorded: sequence number of the oldest collective in the file. None unless older ones were overwritten.
+        destroyed: the rank had destroyed the group when the file was written.
+        messages: sequence number of the last enqueued send or receive. 0: there was none. None: not recorded.
     """
 
     key: str
@@ -43,17 +43,18 @@ class Dump:
     """One rank's file.
 
     Attributes:
-        entries: a sequence of `Entry`, oldest first. In otel-fr's files roots and peers are global ranks; in files of
-            other recorders peers are ranks within the group.
-        partial: calls are missing: older ones were overwritten, or completed ones left out.
+        entries: a sequence of `Entry`, oldest first. In otel-fr's files, roots and peers are global ranks. In files of
+            other recorders, peers are ranks within the group.
+        partial: calls are missing, because older ones were overwritten or completed ones left out.
         gapless: no call after the first one is missing.
-        recorded: number of entries in the file. all_open: none of them has completed.
-        unusable: number of entries that lack required fields; they are not in `entries`.
-        uncounted: keys of groups for which the file has neither calls nor the last numbers.
+        recorded: number of entries in the file.
+        all_open: none of the entries has completed.
+        unusable: number of entries that lack required fields. They are not in `entries`.
+        uncounted: keys of groups for which the file has neither calls nor the last sequence numbers.
         has_completions: the recorder records when calls end.
-        facts: the file's ``otel_fr`` key, checked; empty in files of other recorders.
+        facts: the file's ``otel_fr`` key, checked. Empty in files of other recorders.
         notes: irregularities found, as sentences.
-        modified_ns: when the file was last written, by its file system; 0: not known.
+        modified_ns: when the file was last written, by its file system. 0: not known.
     """
 
     rank: int
@@ -74,19 +75,19 @@ class Dump:
     modified_ns: int = 0
 
     def text(self, key: str) -> str:
-        """The fact if it is text; else ""."""
+        """A fact if it is text, else ""."""
         value = self.facts.get(key)
         return value if isinstance(value, str) else ""
 
     def integer(self, key: str) -> int | None:
-        """The fact if it is an integer of 64 bits; else None."""
+        """A fact if it is an integer of 64 bits, else None."""
         value = self.facts.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file that could not be used, or only partly: its path, and what is wrong and what to do."""
+    """A file that could not be used, or only partly. ``text`` says what is wrong and what to do."""
 
     path: str
     text: str

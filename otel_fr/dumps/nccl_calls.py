@@ -1,4 +1,4 @@
-"""Which of NCCL's functions PyTorch calls for a collective, and how NCCL counts its bytes.
+"""Which functions of NCCL PyTorch calls for a collective, and how NCCL counts the bytes.
 
 Source: ProcessGroupNCCL.cpp of torch 2.6 to 2.14, and ext-profiler/inspector of NVIDIA/nccl.
 """
@@ -14,7 +14,7 @@ from otel_fr.operations import outputs as outputs_of
 
 
 class Arguments(Protocol):
-    """The arguments of a call; a shape and a dtype of each tensor."""
+    """The arguments of a call: a shape and a dtype for each tensor."""
 
     @property
     def operation(self) -> str: ...
@@ -29,10 +29,11 @@ class Arguments(Protocol):
 
 
 def of_signature(of: Arguments) -> Iterator[tuple[str, int | None]]:
-    """The calls of NCCL's functions that one call makes: operation, as `DeviceCall.operation`, and bytes (None: any).
+    """Yield the calls of NCCL's collective functions that one call makes.
 
-    Gather, scatter and all_to_all are sends and receives of NCCL's, which are not among them. Lists of unequal sizes
-    are one broadcast or reduce for each rank.
+    Each is an operation, as in `DeviceCall.operation`, and its bytes (None: any number). Gather, scatter and all_to_all
+    consist of NCCL's sends and receives and yield nothing. Lists of unequal sizes are one broadcast or reduce for each
+    rank.
     """
     inputs = _each(of.input_sizes, of.input_dtypes or of.output_dtypes)
     outputs = _each(of.output_sizes, of.output_dtypes or of.input_dtypes)

@@ -1,4 +1,4 @@
-"""What readers of NCCL's files share: the beginning of one, and fields of JSON; one of the wrong kind is an error."""
+"""Functions that readers of NCCL's files share: a file's first bytes, and fields of JSON with checked types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEAD_BYTES: Final = 4096
 
 
 def head_of(path: Path) -> bytes:
-    """The first bytes of a regular file; empty: it is none, or cannot be read."""
+    """The first bytes of a regular file. Empty if it is not a regular file or cannot be read."""
     try:
         if not path.is_file():
             return b""
@@ -26,7 +26,7 @@ def text(value: object) -> str:
     """A text, cut to `MAX_TEXT`.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the value is not a text.
     """
     if not isinstance(value, str):
         raise TypeError
@@ -37,7 +37,7 @@ def integer(value: object) -> int:
     """An integer from 0 to 2^62, exclusive.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is not such an integer.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
         raise ValueError
@@ -48,7 +48,7 @@ def number(value: object) -> float:
     """A number from 0 to 2^62, exclusive.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is not such a number.
     """
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < _LARGEST:
         raise ValueError

@@ -1,8 +1,8 @@
-"""Files of NCCL Inspector: how long the devices executed the calls of each communicator, as NCCL itself measures it.
+"""Reads files of NCCL Inspector: how long devices executed the calls of each communicator, as measured by NCCL.
 
-NCCL's profiler plugin Inspector writes one file per process, ``HOST-pidPID.log``, of JSON lines. Up to version 4.2 of
-the format, each line has the communicator (``header``, ``metadata``) and one call (``coll_perf`` or ``p2p_perf``); from
-4.3 on, a line with ``dump_stats`` has the communicator, and the calls follow it. Source: README.md and inspector.cc
+Inspector, a profiler plugin of NCCL, writes one file of JSON lines per process, ``HOST-pidPID.log``. Up to version 4.2
+of the format, each line has the communicator (``header``, ``metadata``) and one call (``coll_perf`` or ``p2p_perf``).
+From 4.3 on, a line with ``dump_stats`` has the communicator, and its calls follow. Source: README.md and inspector.cc
 (later inspector_json.cc) of the plugin in NVIDIA/nccl.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 from otel_fr.dumps.nccl_fields import head_of, integer, number, text
 
 MAX_LINE: Final = 1 << 20
-"""Bytes of a line: a verbose one of 64 channels has some 20 KB."""
+"""Bytes of a line. A verbose line with 64 channels has some 20 KB."""
 GPU_CLOCK: Final = "kernel_gpu"
-"""`DeviceCall.source` of times by the device's clock; others are by the host's."""
+"""`DeviceCall.source` of times by the device's clock. Other times are by the host's clock."""
 
 _NAME: Final = re.compile(r".*-pid[0-9]{1,9}\.log", re.DOTALL)
 _SIGN: Final = b'"inspector_output_format_version"'
@@ -29,10 +29,11 @@ class Communicator(NamedTuple):
     """One process's part in an NCCL communicator.
 
     Attributes:
-        id: NCCL's hash of it, the same in all its processes: ``"0x7f8c496ae9f661"``.
-        name: that the program gave it; "": none, or the file does not tell.
-        rank, size: of the process in the communicator, and of the communicator.
-        host, pid: of the process.
+        id: NCCL's hash, which is the same in all processes of the communicator: ``"0x7f8c496ae9f661"``.
+        name: the name that the program gave it. "": none, or not in the file.
+        rank: rank of the process in the communicator.
+        size: number of ranks in the communicator.
+        host, pid: host and id of the process.
     """
 
     id: str
@@ -47,12 +48,13 @@ class DeviceCall(NamedTuple):
     """One call that a device has executed.
 
     Attributes:
-        operation: `torch.distributed`'s word for NCCL's function: ``"all_gather"``, whichever variant was called.
-        number: of the calls of this function in this communicator, from 0; each replay of a CUDA graph counts. Of sends
-            and receives: as the file has it.
-        size: bytes as NCCL counts them: of all_gather what one rank puts in, of reduce_scatter what one gets.
-        seconds: on the device. bus_bandwidth: bytes per second, as nccl-tests defines it; 0: not known.
-        source: what measured the time: `GPU_CLOCK`, ``"kernel_cpu"`` or ``"collective_cpu"``; "": not known.
+        operation: `torch.distributed`'s name for NCCL's function: ``"all_gather"``, whichever variant was called.
+        number: number of the call among those of this function in this communicator, from 0. Each replay of a CUDA
+            graph counts. For sends and receives, the number in the file.
+        size: bytes as NCCL counts them: of all_gather one rank's input, of reduce_scatter one rank's output.
+        seconds: time on the device.
+        bus_bandwidth: bytes per second, as nccl-tests defines it. 0: not known.
+        source: what measured the time: `GPU_CLOCK`, ``"kernel_cpu"`` or ``"collective_cpu"``. "": not known.
     """
 
     communicator: Communicator
@@ -68,11 +70,11 @@ class LineReader:
     """Reads the lines of one file, in their order.
 
     Args:
-        is_whole: False: lines before the first one are left out, so calls whose communicator is not known are no error.
+        is_whole: False: lines before the first one are left out, so a call without a communicator is no error.
 
     Attributes:
-        unusable: lines that were no JSON, or no call of a communicator.
-        dropped: calls that NCCL Inspector itself has lost, as the file says, by communicator.
+        unusable: number of lines that are not JSON, or not a call of a communicator.
+        dropped: number of calls that NCCL Inspector has lost, according to the file, by communicator.
     """
 
     def __init__(self, *, is_whole: bool = True) -> None:
@@ -82,7 +84,7 @@ class LineReader:
         self.dropped: dict[str, int] = {}
 
     def read(self, line: bytes) -> DeviceCall | None:
-        """The call of a line; None: it has none."""
+        """The call of a line. None: the line has none."""
         if not line.strip():
             return None
         try:
@@ -95,7 +97,7 @@ class LineReader:
             return None
 
     def forget(self) -> None:
-        """Lines were left out: those that follow may be of another communicator."""
+        """Note that lines were left out: the next ones may belong to another communicator."""
         self._communicator = None
         self._is_whole = False
 
@@ -147,25 +149,27 @@ def _communicator(header: dict[str, Any], metadata: dict[str, Any] | None) -> Co
 
 
 def operation_name(function: str) -> str:
-    """`torch.distributed`'s word for a function of NCCL: ``"all_gather"`` for ``"AllGather"``."""
+    """`torch.distributed`'s name for a function of NCCL: ``"all_gather"`` for ``"AllGather"``."""
     return "all_to_all" if function == "AlltoAll" else _WORDS.sub("_", function).lower()
 
 
 def is_one(path: Path) -> bool:
-    """True if name and first line belong to such a file."""
+    """Return whether name and beginning are those of a file of NCCL Inspector."""
     return _NAME.fullmatch(path.name) is not None and _SIGN in head_of(path)
 
 
 def file_name(host: str, pid: int) -> str:
-    """The name of a process's file."""
+    """The name of the file of a process."""
     return f"{host}-pid{pid}.log"
 
 
 class InspectorFile(NamedTuple):
-    """What one file holds, or the newest part of it.
+    """The contents of one file, or of its newest part.
 
     Attributes:
-        skipped: bytes at its beginning that were not read. unusable: see `LineReader`. dropped: the sum of them.
+        skipped: bytes at the file's beginning that were not read.
+        unusable: as in `LineReader`.
+        dropped: the sum of `LineReader.dropped`.
     """
 
     path: str
@@ -179,7 +183,7 @@ def read_file(path: Path, most: int) -> InspectorFile:
     """Read the newest ``most`` bytes of a file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -187,7 +191,7 @@ def read_file(path: Path, most: int) -> InspectorFile:
         file.seek(skipped)
         data = file.read(most)
     reader = LineReader(is_whole=not skipped)
-    # The first line was cut if lines were skipped; the last one may be half written.
+    # If bytes were skipped, the first line may be incomplete. The last one may be incompletely written.
     lines = data.split(b"\n")[1 if skipped else 0 : None if data.endswith(b"}") else -1]
     calls = [call for call in map(reader.read, lines) if call is not None]
     return InspectorFile(str(path), calls, skipped, reader.unusable, sum(reader.dropped.values()))

@@ -1,8 +1,8 @@
 """Answers of NCCL's RAS (reliability, availability and serviceability): the state of each communicator, by its ranks.
 
-RAS is a part of NCCL since 2.24: threads of all processes of a job, which know of each other. Asked for its status as
-JSON, which it has since 2.28, it answers with one object: ``ncclras -f json`` prints it, and a rank monitor saves it
-(`otel_fr.monitor.nccl.ras_client`). Source of the format: jsonWriteHeader and what follows it in
+RAS is part of NCCL since 2.24. It consists of threads in all processes of a job, which know each other. Since 2.28 it
+can return its status as one JSON object. ``ncclras -f json`` prints the object, and a rank monitor saves it
+(`otel_fr.monitor.nccl.ras_client`). Source of the format: jsonWriteHeader and the functions after it in
 src/ras/client_support.cc of NVIDIA/nccl.
 """
 
@@ -22,29 +22,33 @@ from otel_fr.rank_report import ras
 from otel_fr.rank_report.ras import ReportedCommunicator, ReportedFact, ReportedRas
 
 RAS_FILE: Final = "otel_fr_nccl_ras_"
-"""Beginning of the names of the files with an answer, followed by the name of the host that asked: ``HOST.json``, and
+"""Beginning of the names of files with an answer. The name of the host that asked follows: ``HOST.json``, and
 ``HOST.txt`` with NCCL's diagnostics."""
 MAX_BYTES: Final = 32 << 20
-"""Of an answer: a rank in a communicator takes some 700 bytes, so 40,000 of them."""
+"""Bytes of an answer. A rank in a communicator takes some 700 bytes, so an answer may have 40,000 of them."""
 IN_PROGRESS: Final = 7
-"""``ncclInProgress``, which is no error; 0 is ``ncclSuccess``."""
+"""``ncclInProgress``, which is not an error. 0 is ``ncclSuccess``."""
 _SIGNS: Final = (b'"nccl_version"', b'"communicators_count"')
 _SIGN_BYTES: Final = 4096
 _MISSING_COMMA: Final = re.compile(rb'("nvml_dev":\s*-?\d+)(?=\s*"status")')
-"""NCCL 2.28 writes no comma there of a rank that did not answer; 2.29 does (jsonWriteMissingRank)."""
+"""The place of a comma that NCCL 2.28 omits for a rank that did not answer. 2.29 writes it (jsonWriteMissingRank)."""
 _DIAGNOSTIC: Final = re.compile(r" NCCL DIAG \[INFO\]\s*(.*)")
-"""A line of NCCL's diagnostics that says what may need a look: ``HOST:PID NCCL DIAG [INFO] TEXT``; with ``[OK]``, all
-is well (src/ras/diagnostics.cc and its checks)."""
+"""A line of NCCL's diagnostics about a possible problem: ``HOST:PID NCCL DIAG [INFO] TEXT``. With ``[OK]``, there is no
+problem (src/ras/diagnostics.cc and its checks)."""
 
 
 class RasRank(NamedTuple):
     """A process's part in a communicator.
 
     Attributes:
-        rank: in the communicator. pid: 0: not known. host: as RAS has it: an IP address.
-        is_missing: it did not answer; ``is_dead``: RAS has given it up.
-        error: NCCL's error code, 0: none. is_aborted: the communicator was aborted there.
-        counts: operation -> number of calls started; captured ones, as a rule, are not counted.
+        rank: rank in the communicator.
+        host: the host as RAS names it, which is an IP address.
+        pid: process id. 0: not known.
+        is_missing: the process did not answer.
+        is_dead: RAS has given the process up.
+        error: NCCL's error code. 0: none.
+        is_aborted: the process has aborted the communicator.
+        counts: operation -> number of started calls. Captured calls are usually not counted.
     """
 
     rank: int
@@ -58,7 +62,7 @@ class RasRank(NamedTuple):
 
 
 class RasCommunicator(NamedTuple):
-    """One communicator: its hash, the number of its ranks, and those that RAS knows of."""
+    """One communicator: its hash, the number of its ranks, and the ranks that RAS knows."""
 
     id: str
     size: int
@@ -66,7 +70,12 @@ class RasCommunicator(NamedTuple):
 
 
 class RasAnswer(NamedTuple):
-    """One answer. ``time``: when it was given, in local time of the process that gave it. timeouts: of its threads."""
+    """One answer of RAS.
+
+    Attributes:
+        time: when it was given, in local time of the answering process.
+        timeouts: number of timeouts of RAS's threads.
+    """
 
     path: str
     version: str
@@ -76,31 +85,32 @@ class RasAnswer(NamedTuple):
 
     @property
     def pids(self) -> frozenset[int]:
-        """Of all processes in it."""
+        """The known ids of all processes in the answer."""
         return frozenset(rank.pid for one in self.communicators for rank in one.ranks if rank.pid)
 
 
 def is_one(path: Path) -> bool:
-    """True if it begins as an answer does."""
+    """Return whether a file begins like an answer of RAS."""
     return path.suffix == ".json" and is_answer(head_of(path))
 
 
 def is_answer(data: bytes) -> bool:
-    """True if the bytes begin as an answer does."""
+    """Return whether the bytes begin like an answer of RAS."""
     head = data[:_SIGN_BYTES]
     return all(sign in head for sign in _SIGNS)
 
 
 def names_process(data: bytes, pid: int) -> bool:
-    """True if a process with that id is in an answer, which is not parsed: that would take three times its memory."""
+    """Return whether a process with this id is in an answer. Parsing the answer would take three times its memory."""
     return re.search(rb'"pid":\s*%d\b' % pid, data) is not None
 
 
 def read_answer(path: Path) -> RasAnswer:
-    """Read a file.
+    """Read a file with an answer.
 
     Raises:
-        OSError: it cannot be read. ValueError: it is no such answer; the text says why.
+        OSError: the file cannot be read.
+        ValueError: the file does not contain an answer. The text says why.
     """
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
@@ -110,10 +120,10 @@ def read_answer(path: Path) -> RasAnswer:
 
 
 def parse_answer(data: bytes, path: str = "") -> RasAnswer:
-    """An answer's JSON.
+    """Parse the JSON of an answer.
 
     Raises:
-        ValueError: it is no such answer; the text says why.
+        ValueError: the data is not an answer. The text says why.
     """
     try:
         item = _load(data)
@@ -135,7 +145,7 @@ def _load(data: bytes) -> Any:
 
 
 def _compact(item: dict[str, Any]) -> Any:
-    """A rank as soon as it has been read: as dicts, all of them would take three times the answer's memory."""
+    """Convert each rank as soon as it is read: as dicts, all ranks would take three times the answer's size."""
     return _rank(item) if "rank" in item and "host" in item else item
 
 
@@ -171,10 +181,11 @@ def _pid(item: Mapping[str, Any]) -> int:
 
 
 def essence(answer: RasAnswer, age_s: float, diagnostics: Iterable[str] = ()) -> ReportedRas:
-    """What a rank report says of an answer: the odd things, bounded.
+    """The part of an answer that a rank report contains: the oddities, bounded.
 
     Args:
-        age_s: since it was asked. diagnostics: as in `odd_diagnostics`.
+        age_s: seconds since RAS was asked.
+        diagnostics: the result of `odd_diagnostics`.
     """
     odd = [one for one in map(odd_of, answer.communicators) if one.facts]
     shown = ras.MAX_COMMUNICATORS
@@ -190,14 +201,14 @@ def essence(answer: RasAnswer, age_s: float, diagnostics: Iterable[str] = ()) ->
 
 
 def odd_diagnostics(data: bytes) -> list[str]:
-    """Of NCCL's diagnostics, what may need a look: each line without its host and process."""
+    """The lines of NCCL's diagnostics about possible problems, without host and process."""
     return [
         found[1].strip() for found in map(_DIAGNOSTIC.search, data.decode("utf-8", "replace").splitlines()) if found
     ]
 
 
 def odd_of(one: RasCommunicator) -> ReportedCommunicator:
-    """What is odd in a communicator; no facts: nothing is."""
+    """The oddities of a communicator. Without facts, there are none."""
     known = [(rank.rank, rank.pid) for rank in one.ranks if rank.pid]
     most = ras.MAX_PROCESSES
     processes = known if len(known) <= most else [*known[: most - 1], known[-1]]
@@ -226,7 +237,7 @@ def _facts(one: RasCommunicator) -> Iterator[ReportedFact]:
 
 
 def _fact(kind: str, ranks: Iterable[int], number: int | None = None, operation: str = "") -> Iterator[ReportedFact]:
-    """One, of as many of the ranks as there is room for; none without ranks."""
+    """Yield one fact about as many ranks as there is room for. Yield nothing if there are no ranks."""
     named = sorted(set(ranks))
     if not named:
         return

@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from otel_fr.match.model import Sizes
 
 COALESCED = "coalesced"
-"""Ends a batch: the coalesced operation of the preceding calls with the same number."""
+"""Name of the entry that ends a batch: the coalesced operation of the preceding calls with the same number."""
 
 UNEVEN_LISTS = {"ALLGATHER_coalesced": "all_gather", "REDUCE_SCATTER_coalesced": "reduce_scatter"}
-"""Ends a batch that is one list operation, which the backend executed piece by piece."""
+"""Names that end a batch which is one list operation that the backend executed piece by piece."""
 
 BATCH_ENDS = (COALESCED, *UNEVEN_LISTS)
-"""Recorders' names of the entry that ends a batch. A column of batch ends holds an index into it plus 1; 0: none."""
+"""Recorders' names of the entry that ends a batch. A column of batch ends has the index of the name plus 1, or 0."""
 
 HOOK = "c10d"
 """The backend in the names of calls that torch 2.14's ``FlightRecorderHook`` recorded.
 
-It sets ``retired`` when the call has been issued, and numbers a group's calls from when it was attached.
+The hook sets ``retired`` when the call has been issued. It numbers a group's calls from the moment of its attachment.
 """
 
 _P2P = re.compile(r"(send|recv)\s+(\d+|\?)\s*(->|<-)\s*(\d+|\?)$")
@@ -33,9 +33,9 @@ class Name(NamedTuple):
 
     Attributes:
         backend: ``""`` if the name has none.
-        operation: `torch.distributed`'s name; the recorder's if the spelling is unknown.
+        operation: `torch.distributed`'s name. If the recorder's spelling is unknown, that spelling.
         raw: the recorder's spelling without the backend.
-        source, destination: ranks within the process group, of a send or receive; None: not recorded.
+        source, destination: ranks of a send or receive within the process group. None: not recorded.
         any_source: a receive that accepts any sender.
     """
 
@@ -48,12 +48,13 @@ class Name(NamedTuple):
 
 
 def coalesced(name: Name, ins: Sizes, outs: Sizes) -> tuple[str, Sizes, Sizes]:
-    """The operation and the sizes of a call, where the recorder's name does not say that it is a coalesced one.
+    """The operation and the sizes of a call whose recorded name may hide that it is coalesced.
 
-    torch 2.14's hook calls an all_gather of several tensors ``allgather``, as one of a single tensor: with an output
-    for each (`all_gather_into_tensor_coalesced`), or a list for each (`all_gather_coalesced`). gloo's recorder writes
-    one output for all of them, so no tensor's size is there. The same holds for reduce_scatter. Of operations
-    whose pieces may have different sizes (``all_gather_v``) one tensor for all of the list says nothing of them.
+    torch 2.14's hook records an all_gather of several tensors as ``allgather``, like one of a single tensor. It has an
+    output for each tensor (`all_gather_into_tensor_coalesced`), or a list for each (`all_gather_coalesced`). gloo's
+    recorder writes one output for all of them, so the tensors' sizes are not recorded. The same is true for
+    reduce_scatter. If pieces may have different sizes (``all_gather_v``), one tensor for all of the list does not show
+    the sizes either.
     """
     operation = name.operation
     own, lists = sides(operation, ins, outs)

@@ -1,4 +1,4 @@
-"""Where the flight-recorder files of this user's runs are, if nothing else is configured."""
+"""Finds the flight-recorder files of this user's runs if nothing else is configured."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 FILES = "otel_fr_*"
-"""Names of the files that ranks leave there."""
+"""Pattern of the names of ranks' files."""
 
 
 def runs_folder(env: Mapping[str, str] = os.environ) -> Path:
-    """``$XDG_CACHE_HOME/otel-fr`` or ``~/.cache/otel-fr``: in it, each job has a folder of its files."""
+    """``$XDG_CACHE_HOME/otel-fr`` or ``~/.cache/otel-fr``. Each job has a folder for its files there."""
     cache = env.get("XDG_CACHE_HOME", "")
     base = Path(cache) if cache.startswith("/") else Path(os.path.expanduser("~")) / ".cache"
     return base / "otel-fr"
 
 
 def newest_folder(env: Mapping[str, str] = os.environ) -> tuple[Path, float] | None:
-    """The folder with the file that was written last, and when (Unix seconds); None: there is no file.
+    """The folder with the newest file, and when that was written (Unix seconds). None: there is no file.
 
     Looks in ``OTEL_FR_DUMP_DIR`` if it is set, otherwise in the folders of `runs_folder`.
     """

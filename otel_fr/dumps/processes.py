@@ -1,9 +1,9 @@
 """Reads files in processes of their own, so that no file can cost the caller more than a bounded time and memory.
 
-Some hundred bytes of a pickle can hold a key whose hash takes years, or lists in lists that take gigabytes to walk. No
-check finds all of these cheaply, so none is made: a process reads the files one after the other, with limits that the
-system enforces. If it reaches one, or dies of a file in another way, that file is reported, and another process
-continues with the next.
+A pickle of some hundred bytes can contain a key whose hash takes years to compute, or nested lists that take gigabytes
+to walk. No check finds all of these cheaply, so there is none. Instead, a process reads the files one after the other,
+with limits that the system enforces. If it reaches a limit, or a file ends it in another way, that file is reported,
+and another process continues with the next one.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from otel_fr.dumps.safe_parse import MIB, TOO_DEEP, Limits, UnreadableDump
 from otel_fr.helper_process import end_with
 
 SECONDS_PER_BYTE: Final = 1.0 / MIB
-"""CPU time for one file, beyond `Limits.seconds`; a recorder's takes about 0.05 s for 1 MiB."""
+"""CPU time for one file beyond `Limits.seconds`. A recorder's file takes about 0.05 s per MiB."""
 MEMORY: Final = 256 * MIB
 MEMORY_PER_BYTE: Final = 32
 MAX_MEMORY: Final = 4096 * MIB
-"""Memory for one file; a recorder's takes about 10 times its size."""
+"""Memory for one file. A recorder's file takes about 10 times its size."""
 ANSWER: Final = 16 * MIB
 ANSWER_PER_BYTE: Final = 2
-"""Bytes that the process sends back of one file; of a recorder's file less than its size."""
+"""Bytes that the process sends back for one file. For a recorder's file, they are fewer than its size."""
 
 Work = Callable[[Path, Callable[[int], None]], Any]
-"""Reads a file. Called with its path and a function, to which it gives the number of the file's bytes as soon as that
-is known: the limits hold from then on. It, and what it returns, can be pickled."""
+"""Reads a file. Its arguments are the path and a function that it must call with the number of bytes of the file as
+soon as it knows that: the limits hold from then on. The `Work` and its result must be picklable."""
 
 _CODE: Final = (
     "import sys; sys.path[:] = {path!r}; from multiprocessing.connection import Connection;"
@@ -50,10 +50,10 @@ _CODE: Final = (
 def read_all(
     work: Work, limits: Limits, paths: Sequence[Path], count: int
 ) -> Iterator[tuple[Path, Any | UnreadableDump]]:
-    """Yield what ``work`` returns for each file, or why it returned nothing, in the order in which they are done.
+    """Yield the result of ``work`` for each file, or why there is none, in the order in which they are completed.
 
     Args:
-        count: processes that share the files.
+        count: number of processes that share the files.
     """
     waiting = list(reversed(paths))
     idle = [_Reader(work, limits) for _ in range(min(count, len(paths)))]
@@ -78,7 +78,7 @@ def read_all(
 
 
 class _Reader:
-    """One process, started when there is a file for it and again after it has died."""
+    """One process. It is started when there is a file for it, and again after it has died."""
 
     def __init__(self, work: Work, limits: Limits) -> None:
         self._task = work, limits
@@ -87,7 +87,7 @@ class _Reader:
         self.path = Path()
 
     def begin(self, path: Path) -> Connection:
-        """Begin with a file; the connection can be read when there is an answer.
+        """Begin with a file. The returned connection becomes readable when there is an answer.
 
         Raises:
             OSError: no process can be started.
@@ -115,9 +115,9 @@ class _Reader:
         self._connection.send(path)
 
     def answer(self) -> Any | UnreadableDump:
-        """What became of the file; waits for it."""
+        """Wait for the result of the file."""
         try:
-            # Written by our own program, which builds plain values only of what a file holds.
+            # Our own program wrote this, and it builds only plain values from a file.
             return pickle.loads(self._connection.recv_bytes())  # noqa: S301
         except (EOFError, OSError):
             return UnreadableDump(_death(self._wait()))
@@ -129,7 +129,7 @@ class _Reader:
             self._wait()
 
     def _wait(self) -> int:
-        """The status with which the process has ended; negative: a signal."""
+        """Wait for the end of the process. Return its exit status; negative: a signal."""
         pid, self._pid = self._pid, 0
         self._connection.close()
         try:
@@ -139,18 +139,18 @@ class _Reader:
 
 
 def _start(ours: Connection, theirs: Connection) -> int:
-    """Fork where it is safe (no other thread can hold a lock meanwhile), since it is faster; else a new interpreter."""
+    """Start the process: fork if no other thread can hold a lock, since that is faster; else a new interpreter."""
     if threading.active_count() == 1:
         program = os.getpid()
         pid = os.fork()
         if pid == 0:
-            # After a fork only: it is the end of the parent's thread that counts, which there is the only one.
+            # Only after a fork: `end_with` watches the parent's thread, and here the parent has only one.
             if not end_with(program):
                 os._exit(0)
             serve(theirs, ours)
         return pid
     path = [*filter(None, sys.path), str(Path(__file__).parents[2])]
-    # Isolated: the folder that the program runs in may hold anything.
+    # Isolated mode: the current folder may contain any modules.
     command = [sys.executable, "-I", "-c", _CODE.format(path=path)]
     return os.posix_spawn(sys.executable, command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)])
 
@@ -163,10 +163,10 @@ def _death(status: int) -> str:
 
 
 def serve(connection: Connection, *others: Connection) -> NoReturn:
-    """The process: read each file whose path comes, and send back a pickle of what became of it.
+    """Run the process: read each file whose path arrives, and send back a pickle of the result.
 
     Args:
-        others: connections that are the program's, and closed here.
+        others: connections of the program, which are closed here.
     """
     try:
         for other in others:
@@ -177,7 +177,7 @@ def serve(connection: Connection, *others: Connection) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program ends this process
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        copyreg.clear_extension_cache()  # a pickle can name what is in it by a number
+        copyreg.clear_extension_cache()  # a pickle can refer to cached objects by a number
         gc.disable()  # all values live until they are sent back
         gc.freeze()
         work, limits = connection.recv()
@@ -186,7 +186,7 @@ def serve(connection: Connection, *others: Connection) -> NoReturn:
             gc.collect()
     except (EOFError, OSError):  # the program has ended
         os._exit(0)
-    except BaseException:  # noqa: BLE001  a fault of ours, which costs this file
+    except BaseException:  # noqa: BLE001  a fault of our own, which costs this file
         traceback.print_exc()
     os._exit(1)
 
@@ -211,7 +211,7 @@ def _answer(work: Work, limits: Limits, path: Path) -> bytes:
 
 
 class _Bounds:
-    """What bounds this process, which ends with the context."""
+    """The limits of this process. They end with the context."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -219,7 +219,7 @@ class _Bounds:
         self.answer = ANSWER
 
     def set(self, size: int) -> None:
-        """Set those for a file of this many bytes, from now on. At the limit of time SIGPROF ends the process."""
+        """Set the limits for a file of this many bytes. At the time limit, SIGPROF ends the process."""
         self.answer = ANSWER + size * ANSWER_PER_BYTE
         signal.setitimer(signal.ITIMER_PROF, self._seconds + size * SECONDS_PER_BYTE)
         now = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()

@@ -1,7 +1,7 @@
-"""Read flight-recorder files: otel-fr's, PyTorch's (pickle or JSON), torchcomms' (JSON or pickle); gzip'd too.
+"""Reads flight-recorder files of otel-fr, PyTorch and torchcomms: pickle or JSON, also compressed by gzip.
 
-Nothing in a file is trusted: no code in it runs (`safe_parse`), reading it costs a bounded time and memory
-(`processes`), and every field is checked before it is used.
+No file is trusted: its code is not run (`safe_parse`), reading it takes bounded time and memory (`processes`), and
+every field is checked before use.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from otel_fr.match.model import Signature
 from otel_fr.presentation import count_text
 
 MAX_MEMBERS = 10 * MAX_RANKS
-"""Members of all process groups of one file together; what a file lists beyond this is ignored."""
+"""Members of all process groups of one file in total. Further members in a file are ignored."""
 
 PARALLEL_BYTES = 8 * 1024 * 1024
-"""Total size of the files from which several processes are faster than one."""
+"""Several processes read files of a larger total size: from there on, they are faster than one."""
 
 Progress = Callable[[int, int], None]
-"""Called with (files done, files in all)."""
+"""Called with (files done, number of files)."""
 
 _RANK_NUMBER = re.compile(r"[0-9]{1,9}")
 
@@ -44,7 +44,7 @@ def load(path: Path | str, limits: Limits = DEFAULT_LIMITS) -> Dump:
     """Read one file, in a process of its own.
 
     Raises:
-        UnreadableDump: it cannot be used; the text says what is wrong and what to do.
+        UnreadableDump: the file cannot be used. The text says what is wrong and what to do.
     """
     (_, read), *_ = read_all(partial(_load, limits, ""), limits, [Path(path)], 1)
     if isinstance(read, UnreadableDump):
@@ -54,7 +54,7 @@ def load(path: Path | str, limits: Limits = DEFAULT_LIMITS) -> Dump:
 
 
 def _load(limits: Limits, prefix: str, path: Path, bound: Callable[[int], None]) -> Dump:
-    """Read one file in this process, which ``bound`` sets the limits of."""
+    """Read one file in this process. ``bound`` sets the process's limits."""
     if files.is_ring(path):
         bound(files.size(path))
         data, clock = read_ring(path)
@@ -64,7 +64,7 @@ def _load(limits: Limits, prefix: str, path: Path, bound: Callable[[int], None])
         data, clock = parse(raw), None
     try:
         dump = _dump(path, data, prefix, clock)
-        dump.facts = json.loads(json.dumps(dump.facts))  # a tree: not larger to those who walk it than it is
+        dump.facts = json.loads(json.dumps(dump.facts))  # a tree: shared objects could make it larger to walk
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise UnreadableDump(f"not a flight-recorder file, or a damaged one ({error}); copy it again") from error
     with contextlib.suppress(OSError):
@@ -79,15 +79,15 @@ def load_folder(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> tuple[list[Dump], list[Problem]]:
-    """Read every flight-recorder file (and ring file) of a folder and of the folders in it, or one file.
+    """Read every flight-recorder file (and ring file) of a folder and its subfolders, or one file.
 
     Args:
-        prefix: only files whose name begins with it; the rank is then the number that follows it.
-        workers: processes that share the reading of a large folder.
+        prefix: only files whose name begins with it. The rank is then the number after it.
+        workers: number of processes that share the reading of a large folder.
 
     Returns:
-        the dumps, sorted by rank, and a problem for each flight-recorder file or folder that could not be read. Files
-        of other kinds share one problem; files of NCCL Inspector and answers of NCCL's RAS have readers of their own.
+        The dumps, sorted by rank, and a problem for each flight-recorder file or folder that could not be read. Files
+        of other kinds share one problem. Files of NCCL Inspector and answers of NCCL's RAS have readers of their own.
     """
     found, problems = files.find(Path(path), prefix)
     found = [file for file in found if not nccl_inspector.is_one(file) and not nccl_ras.is_one(file)]
@@ -106,7 +106,7 @@ def load_folder(
     for file in candidates:
         item = read[file]
         if isinstance(item, Dump):
-            # Equal ones are one object, as most ranks have the same.
+            # Share equal signatures as one object, since most ranks have the same ones.
             same = [signatures.setdefault(one, one) for one in item.entries.signatures]
             item.entries = item.entries.replace(signatures=same)
             dumps.append(item)
@@ -158,7 +158,7 @@ def _dump(path: Path, data: dict[str, Any], prefix: str, clock: int | None) -> D
     wrapped, chosen = not resolve.is_whole(recorded), resolve.backends_own(recorded)
     entries = resolve.resolve_batches(recorded.take(chosen), reader.ends[chosen], wrapped=wrapped)
     kept = resolve.drop_replaced_groups(entries)
-    if len(kept) < len(entries) and len(np.unique(recorded.record)) < len(recorded):  # a recorder uses no number twice
+    if len(kept) < len(entries) and len(np.unique(recorded.record)) < len(recorded):  # a recorder never repeats an id
         reader.notes.append(f"it holds {SEVERAL}")
         reader.unusable += len(entries) - len(kept)
     elif len(kept) < len(entries):
@@ -190,20 +190,20 @@ def _dump(path: Path, data: dict[str, Any], prefix: str, clock: int | None) -> D
             dump.notes.append("older calls were overwritten, and torchcomms does not number calls within a group")
     _progress(dump, data.get("pg_status"), reader.local_ids, source)
     ended = bool((kept.state == COMPLETED).any())
-    # Without a pg_config it is of one of the first versions, which had a recorder only for NCCL.
+    # A file without pg_config comes from one of PyTorch's first versions, which had a recorder only for NCCL.
     known = any(group.completed is not None for group in groups.values())
     dump.has_completions = ended or known or "pg_config" not in data
     return dump
 
 
 def _is_early(data: Mapping[str, Any]) -> bool:
-    """A file of one of PyTorch's first versions, which wrote no pg_config."""
+    """Return whether a file comes from one of PyTorch's first versions, which wrote no pg_config."""
     raw = data.get("entries")
     return isinstance(raw, list) and any(isinstance(item, dict) and "profiling_name" in item for item in raw[:1])
 
 
 def _issue_clock(facts: Mapping[str, Any]) -> int | None:
-    """When an otel-fr file was written, on the clock of ``otel_fr_issued_ns``; None: not recorded."""
+    """When an otel-fr file was written, on the clock of ``otel_fr_issued_ns``. None: not recorded."""
     written, offset = integer(facts.get("written_at")), integer(facts.get("wall_offset_ns"))
     return None if written is None or offset is None else written - offset
 
@@ -254,14 +254,14 @@ def _groups(config: object) -> dict[str, GroupInfo]:
 
 
 def _source(groups: Mapping[str, GroupInfo], raw: list[Any]) -> Source:
-    """torchcomms files are recognised by their groups: described by the backend that prefixes the operations' names."""
+    """Recognise torchcomms files: their groups' descriptions are the backend that prefixes the operations' names."""
     backends = {operation_names.parse(_text(e.get("profiling_name"))).backend for e in raw[:64] if isinstance(e, dict)}
     described = {group.description for group in groups.values()}
     return "torchcomms" if described and described == backends else "pytorch"
 
 
 def _progress(dump: Dump, status: object, local_ids: Mapping[int, str], source: Source) -> None:
-    """Set each group's progress from the entries, and from ``pg_status`` where it is reliable."""
+    """Set each group's progress from the entries, and from ``pg_status`` if that is reliable."""
     reported = _reported(dump.groups, status, local_ids) if source == "pytorch" else {}
     ranges = resolve.sequence_ranges(dump.entries)
     dump.uncounted = frozenset(dump.groups.keys() - reported.keys() - ranges.keys())
@@ -287,7 +287,7 @@ def _progress(dump: Dump, status: object, local_ids: Mapping[int, str], source: 
 def _reported(
     groups: Mapping[str, GroupInfo], status: object, local_ids: Mapping[int, str]
 ) -> dict[str, tuple[int, int]]:
-    """``pg_status`` by group. Its keys are the rank's local numbers of groups, as the entries' ``pg_id``."""
+    """``pg_status`` by group. Its keys are the rank's local numbers of groups, like the entries' ``pg_id``."""
     numbers: dict[int, tuple[int, int]] = {}
     for key, item in status.items() if isinstance(status, dict) else ():
         if isinstance(item, dict) and isinstance(key, (int, str)) and integer(key) is not None:
@@ -296,8 +296,8 @@ def _reported(
             if enqueued is not None and completed is not None:
                 numbers[int(key)] = (max(enqueued, 0), max(completed, 0))
     group_of = dict(local_ids)
-    # PyTorch assigns names and local numbers in the order of creation. If there are as many of each, they pair up in
-    # that order; used only if every pair that the entries show agrees.
+    # PyTorch assigns names and local numbers in the order of creation. If there are equally many, they are paired in
+    # that order, but only if this agrees with every pair that the entries show.
     by_name = sorted((int(group.name), key) for key, group in groups.items() if group.name.isdigit())
     if len(by_name) == len(groups) == len(numbers):
         in_order = {number: key for number, (_, key) in zip(sorted(numbers), by_name, strict=True)}

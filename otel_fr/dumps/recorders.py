@@ -1,4 +1,4 @@
-"""One entry reader per file format: PyTorch's (which torchcomms writes too), and otel-fr's."""
+"""One entry reader per file format: PyTorch's, which torchcomms writes, too, and otel-fr's."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _BATCH_END_CODES = {raw: code for code, raw in enumerate(operation_names.BATCH_E
 
 
 def group_key(name: str, description: str) -> str:
-    """The key of a group in a file of PyTorch or torchcomms: c10d's name and description together."""
+    """The key of a group in a file of PyTorch or torchcomms: c10d's name with the description."""
     return f"{name}\x1f{description}"
 
 
 def numbered_groups(config: object, most: int) -> dict[int, tuple[int, ...]]:
     """PyTorch's ``pg_config`` of version 1.4: the rank's local number of a group -> its members.
 
-    Groups are left out once all together have ``most`` members.
+    Once the groups have ``most`` members in total, further groups are left out.
     """
     found: dict[int, tuple[int, ...]] = {}
     for key, ranks in config.items() if isinstance(config, dict) else ():
@@ -62,8 +62,9 @@ class PyTorchReader(EntryReader):
     """Reads PyTorch's entries, of any version of its schema, and torchcomms'.
 
     Attributes:
-        groups: `Entry.group` -> (name, description). local_ids: ``pg_id`` -> `Entry.group`.
-        members: `Entry.group` -> its members, for groups that are identified by them only (version 1.4).
+        groups: `Entry.group` -> (name, description).
+        local_ids: ``pg_id`` -> `Entry.group`.
+        members: `Entry.group` -> members, for groups that only their members identify (version 1.4).
     """
 
     _SIZES = ("input_sizes", "output_sizes")
@@ -76,7 +77,7 @@ class PyTorchReader(EntryReader):
     _WHOLE_FRAMES = False
 
     def __init__(self, rank: int = 0, members: Mapping[int, tuple[int, ...]] | None = None) -> None:
-        """For the file of one rank. ``members``: `numbered_groups` of its ``pg_config``."""
+        """Make a reader for the file of one rank. ``members``: `numbered_groups` of the file's ``pg_config``."""
         super().__init__()
         self.members: dict[str, tuple[int, ...]] = {}
         self._numbered = members or {}
@@ -97,7 +98,7 @@ class PyTorchReader(EntryReader):
         elif isinstance(local, int) and list(self._numbered.values()).count(self._numbered.get(local, ())) == 1:
             name, description = encode_ranks(self._numbered[local]), "of these ranks"
         else:
-            # Up to version 1.4 only the rank's local number of the group is recorded, which differs between ranks.
+            # Up to version 1.4, only the rank's local number of the group is recorded. It differs between ranks.
             name, description = str(fields.exact(local)), f"of rank {self._rank}"
             if not self._nameless:
                 self._nameless = True
@@ -127,7 +128,7 @@ class PyTorchReader(EntryReader):
         operation, ins, outs = operation_names.coalesced(name, ins, outs)
         splits: tuple[int, ...] | None = None
         if operation in ALL_TO_ALL:
-            # NCCL records both the same way, and no recorder records the splits.
+            # NCCL records both in the same way, and no recorder records the splits.
             operation = "all_to_all_single" if len(ins) == len(outs) == 1 else operation
             splits = _UNKNOWN_SPLITS if operation == "all_to_all_single" else None
         signature = self._signature(
@@ -210,11 +211,11 @@ class OtelFrReader(EntryReader):
     _WHOLE_FRAMES = True
 
     def __init__(self, written_ns: int | None, wall_offset_ns: int | None) -> None:
-        """For one file.
+        """Make a reader for one file.
 
         Args:
-            written_ns: when it was written, on the clock of ``otel_fr_issued_ns``; None: not known.
-            wall_offset_ns: wall clock minus that clock; None: not known.
+            written_ns: when the file was written, on the clock of ``otel_fr_issued_ns``. None: not known.
+            wall_offset_ns: wall clock minus this clock. None: not known.
         """
         super().__init__()
         self._written_ns = written_ns
@@ -262,7 +263,8 @@ class OtelFrReader(EntryReader):
         return NewGroup(fields.short_text(name), description, ranks, item.get("otel_fr_awaits_all") is True)
 
     def _ranks(self, text: str) -> tuple[int, ...]:
-        """A list of ranks. Raises ValueError if it is none; all lists of a file together are bounded like its sizes."""
+        """Decode a list of ranks. Raises ValueError if it cannot be decoded. A file's lists are bounded like its
+        sizes."""
         known = self._members.get(text)
         if known is None:
             known = self._members[text] = tuple(decode_ranks(text))

@@ -1,4 +1,4 @@
-"""What only all entries of a file together show: coalesced batches, re-created groups, each group's progress."""
+"""Finds what only all entries of a file together show: coalesced batches, re-created groups, each group's progress."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _MISSING = -(1 << 62)
 
 
 def backends_own(entries: Entries) -> Mask:
-    """All entries but `operation_names.HOOK`'s second records of calls.
+    """Mask of all entries except second records of calls by `operation_names.HOOK`.
 
-    Of a group whose backend records, too: the backend shows when its calls complete. gloo records no sends and
-    receives; then the hook's remain.
+    If a group's backend records calls, too, its records are used: they show when calls complete. gloo does not record
+    sends and receives, so the hook's records of these remain.
     """
     hooks = np.array([label.backend == operation_names.HOOK for label in entries.labels], np.bool_)
     hooked: Mask = hooks[entries.label]
@@ -45,16 +45,16 @@ def backends_own(entries: Entries) -> Mask:
 
 
 def resolve_batches(entries: Entries, ends: Codes, *, wrapped: bool) -> Entries:
-    """Resolve coalesced batches. Recorders write the members with one number, always "scheduled", then an end entry.
+    """Resolve coalesced batches. Recorders write a batch as members with one number, always "scheduled", and an end.
 
-    The members take the state of the end, which is removed. Where the batch is one list operation that the backend
-    executed piece by piece, the pieces are removed and the end becomes that operation; its list is unknown if the
-    oldest entry of a ring that wrapped is one of the pieces, since earlier pieces may be lost.
+    The members take the state of the end, which is removed. If the batch is one list operation that the backend
+    executed piece by piece, the pieces are removed and the end becomes that operation. Its list is not known if the
+    oldest entry of a wrapped ring is one of the pieces, since earlier pieces may be lost.
 
-    Members without an end, in a file that does not hold every call: their batch completed, and its end was left out.
+    If a file does not contain every call, members without an end have completed, and their end was left out.
 
     Args:
-        wrapped: the file does not hold every call (not `is_whole`, of all its entries).
+        wrapped: the file does not contain every call: `is_whole` is false for all its entries.
     """
     if not wrapped and not ends.any():
         return entries
@@ -105,12 +105,12 @@ def resolve_batches(entries: Entries, ends: Codes, *, wrapped: bool) -> Entries:
 
 
 def is_whole(entries: Entries) -> bool:
-    """These are all calls of a recorder: none was overwritten, and no completed call was left out."""
+    """Return whether these are all calls of a recorder: none was overwritten, and no completed call was left out."""
     return not len(entries) or (int(entries.record[0]) <= 0 and is_gapless(entries))
 
 
 def is_gapless(entries: Entries) -> bool:
-    """After the first of these calls none of the recorder's calls is missing."""
+    """Return whether none of the recorder's calls after the first of these is missing."""
     return not len(entries) or int(entries.record.max()) - int(entries.record.min()) < len(entries)
 
 
@@ -128,7 +128,8 @@ def _batch_numbers(entries: Entries) -> Integers:
 
 
 def _list_operation(operation: str, end: Signature, pieces: list[Signature]) -> Signature:
-    """all_gather: the outputs are what was broadcast. reduce_scatter: the inputs are what was reduced."""
+    """Make the signature of a list operation. The outputs of all_gather are the tensors that were broadcast; the inputs
+    of reduce_scatter are the tensors that were reduced."""
     whole = [sides(operation, (p.input_sizes, p.input_dtypes), (p.output_sizes, p.output_dtypes))[1] for p in pieces]
     sizes = tuple(shape for shapes, _ in whole for shape in shapes)
     dtypes = tuple(name for _, names in whole for name in names)
@@ -138,7 +139,7 @@ def _list_operation(operation: str, end: Signature, pieces: list[Signature]) -> 
 
 
 def drop_replaced_groups(entries: Entries) -> Entries:
-    """Drop the calls of groups that were destroyed and created again: the new group counts from the start."""
+    """Drop the older calls of groups that were destroyed and created again: the new group counts from the start."""
     calls = np.flatnonzero(entries.stream == COLLECTIVE)
     calls = calls[np.argsort(entries.group[calls], kind="stable")]
     here, after = calls[:-1], calls[1:]
@@ -156,7 +157,7 @@ def drop_replaced_groups(entries: Entries) -> Entries:
 
 
 def number_by_order(entries: Entries) -> Entries:
-    """Number the calls within their group, from 0; torchcomms counts them over all groups of a rank.
+    """Number the calls within their group, from 0. torchcomms itself counts them over all groups of a rank.
 
     torchcomms records sends and receives without their peer, so they are neither numbered nor matched.
     """
@@ -175,10 +176,11 @@ class SequenceRange(NamedTuple):
     """The sequence numbers in the entries of one group.
 
     Attributes:
-        oldest, newest: of its collectives; completed: the highest completed one; unended: the lowest that is not known
-            to have ended. None: no such entry.
-        messages: the highest of its sends and receives; None: it has none.
-        others: it has sends, receives or monitored barriers too.
+        oldest, newest: lowest and highest number of the group's collectives. None: there is none.
+        completed: the highest completed number. None: there is none.
+        unended: the lowest number that is not known to have ended. None: there is none.
+        messages: the highest number of a send or receive. None: there is none.
+        others: the group also has sends, receives or monitored barriers.
     """
 
     oldest: int | None
@@ -190,7 +192,7 @@ class SequenceRange(NamedTuple):
 
 
 NO_RANGE = SequenceRange(None, None, None, None, None, False)
-"""Of a group without entries."""
+"""The range of a group without entries."""
 
 
 def sequence_ranges(entries: Entries) -> Mapping[str, SequenceRange]:

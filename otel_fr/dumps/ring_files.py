@@ -1,4 +1,4 @@
-"""Ring files of ranks whose monitor did not write a flight-recorder file, read as if it had."""
+"""Reads ring files as flight-recorder files, for ranks whose monitor did not write one."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from otel_fr.dumps.safe_parse import UnreadableDump, not_opened
 from otel_fr.ring import ProcessState, RingFormatError, RingReader
 
 RING = "ring"
-"""Why the file of a ring is "written"; a monitor has other reasons."""
+"""The ``reason`` of a file that is read from a ring. A monitor's files have other reasons."""
 _SAME_BOOT_NS = 600 * 1_000_000_000
-"""Difference between two measurements of wall minus monotonic clock up to which they are of one boot of a machine."""
+"""If two measurements of wall minus monotonic clock differ by less, they are from the same boot of a machine."""
 
 _MAX_RING_BYTES = 4 << 30
 
 
 def read_ring(path: Path) -> tuple[dict[str, Any], int | None]:
-    """What a flight-recorder file of this ring would contain, and now on the ring's clock (None: unknown).
+    """The contents that a flight-recorder file of this ring would have, and the present time on the ring's clock.
 
-    ``written_at`` is when the rank last enqueued or ended a call, so that the newer of a ring and a file of the same
-    rank is known.
+    The time is None if it is not known. ``written_at`` is when the rank last enqueued or ended a call. It shows whether
+    the ring or a file of the same rank is newer.
 
     Raises:
-        UnreadableDump: it cannot be read.
+        UnreadableDump: the ring cannot be read.
     """
     try:
         if path.stat().st_size > _MAX_RING_BYTES:
@@ -51,6 +51,6 @@ def read_ring(path: Path) -> tuple[dict[str, Any], int | None]:
     times += [record.ended_ns or record.issued_ns for record in contents.records]
     data["otel_fr"]["written_at"] = max(times, default=0) + contents.wall_offset_ns
     if not here:
-        # Its clock is another machine's, or of an earlier boot: the age of its calls is not known.
+        # The ring's clock belongs to another machine or boot, so the age of its calls is not known.
         del data["otel_fr"]["wall_offset_ns"]
     return {**data, "entries": entries}, contents.now_ns if here else None

@@ -1,7 +1,7 @@
-"""Bytes of a dump -> plain Python values, without running anything that is in them.
+"""Turns the bytes of a dump into plain Python values, without running any code in them.
 
-A pickle is a program: it can import a name and call what it finds. Here it finds no name, so that it can only build
-plain values. How much time and memory these take is limited by the process that reads the file (`processes`).
+A pickle is a program: it can import a name and call the object. Here it finds no name, so it can only build plain
+values. The process that reads the file limits their time and memory (`processes`).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ SEVERAL = (
 )
 UNPACKED = 8 * MIB
 UNPACKED_PER_BYTE = 500
-"""What a gzip file may unpack to. JSON of calls with equal stacks of 40 frames unpacks to 84 times its size, of 250
-frames to 330 times; deflate can reach 1,032."""
+"""A gzip file may unpack to `UNPACKED` bytes plus this many times its size. JSON of calls with stacks of 40 frames
+unpacks to 84 times its size, and with 250 frames to 330 times. Deflate can reach 1,032 times."""
 _LOOK_AHEAD = 256 * 1024
 
 
 class UnreadableDump(Exception):  # noqa: N818 - it is the file that is at fault
-    """A file that cannot be used; the text says what is wrong with it and what to do."""
+    """A file cannot be used. The text says what is wrong with it and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What reading one file may cost. Of memory, see `processes`.
+    """What reading one file may cost. `processes` has the limits on memory.
 
     Attributes:
-        max_bytes: size of the file, and of what a gzip file unpacks to; of the latter, see also `UNPACKED`.
-        seconds: CPU time; each MiB of the file adds one to it.
+        max_bytes: size of the file, and of an unpacked gzip file, which `UNPACKED` limits, too.
+        seconds: CPU time. Each MiB of the file adds one second.
     """
 
     max_bytes: int = 512 * MIB
@@ -49,10 +49,10 @@ DEFAULT_LIMITS = Limits()
 
 
 def read_bytes(path: Path, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """The file's bytes, unpacked if it is a gzip file.
+    """Read a file's bytes, and unpack a gzip file.
 
     Raises:
-        UnreadableDump: not a regular file, empty, too large, not readable, or a damaged gzip file.
+        UnreadableDump: the file is not regular, empty, too large, not readable, or a damaged gzip file.
     """
     try:
         if not path.is_file():  # a pipe or a device would block
@@ -96,15 +96,15 @@ def _unpack(data: bytes, limits: Limits) -> bytes:
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """The dict that a pickle (any protocol) or JSON file holds.
+    """The dict in a pickle (of any protocol) or in JSON.
 
     Raises:
-        UnreadableDump: neither a pickle nor JSON, damaged, or a pickle that contains more than plain values.
-        MemoryError, RecursionError: a pickle that takes too much of either.
+        UnreadableDump: the data is neither, or damaged, or a pickle that contains more than plain values.
+        MemoryError, RecursionError: the pickle needs too much memory or is nested too deeply.
     """
     if data[:64].lstrip()[:1] in (b"{", b"["):
         value = _parse_json(data)
-    # Protocols 0 and 1 have no mark of their own.
+    # Protocols 0 and 1 have no mark at the beginning.
     elif data[:1] == b"\x80" or (data[:1] in b"(}]c" and data[-1:] == b"."):
         value = _parse_pickle(data)
     else:
@@ -140,7 +140,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _parse_pickle(data: bytes) -> Any:
-    # From a buffered reader the unpickler reads ahead; on any other file it makes one call per string.
+    # The unpickler reads ahead from a buffered reader. On any other file it makes one call per string.
     file = io.BufferedReader(io.BytesIO(data), _LOOK_AHEAD)
     try:
         value = _PlainUnpickler(file, encoding="utf-8", errors="replace").load()

@@ -1,8 +1,8 @@
-"""What each step of the training enqueued in each process group: decisions that need no call and no hook.
+"""Counts the calls of each training step in each process group, as decisions for which the program need do nothing.
 
-A rank that leaves a batch out enqueues fewer calls in that step. Nothing fails then: its calls meet those that its
-peers make for another batch, until one does not fit or is missing, maybe in the last step of all. The records of its
-calls and the times of its steps are in the ring.
+A rank that leaves out a batch enqueues fewer calls in that step. Nothing fails at first: its calls meet the calls that
+its peers make for another batch, until one does not match or is missing, perhaps only in the last step. The ring has
+the records of the rank's calls and the times of its steps.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from otel_fr.ring import KIND_COLLECTIVE, Activity, Decided, Record, RingReader,
 from otel_fr.stacks import is_of_cpp
 
 MAX_RECORDS: Final = 4096
-"""Newest records that a monitor reads for this, which takes it a few hundredths of a second."""
+"""Newest records that a monitor reads for this. It takes a few hundredths of a second."""
 MAX_GROUPS: Final = 4
-"""Groups used last whose calls are counted; more fill reports of ranks that have dozens."""
+"""The most recently used groups, whose calls are counted. Dozens of groups would fill a rank's reports."""
 
 
 @dataclass(slots=True)
 class _Used:
-    """The calls of one group. By index of the step: how many, and the first one."""
+    """The calls of one group: their number and the first one, by index of the step."""
 
     counts: dict[int, int] = field(default_factory=dict)
     firsts: dict[int, Record] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class _Used:
 
 
 def steps_of(reader: RingReader) -> list[Activity]:
-    """The steps in a ring, the present one last; none: the program tells none and has no optimizer."""
+    """The steps in a ring, the present one last. Empty: the program reports no steps and has no optimizer."""
     activity = reader.activity
     present = None if activity is None else activity.step()
     if activity is None or present is None:
@@ -49,11 +49,11 @@ def step_calls(records: Sequence[Record], steps: Sequence[Activity]) -> list[Dec
     """The number of calls in each step that has ended, and the first call of each, by group.
 
     Args:
-        records: oldest first. If older ones are missing, the step of the first one is left out.
-        steps: the last one has not ended.
+        records: the calls, oldest first. If older ones are missing, the step of the first one is left out.
+        steps: the steps. The last one has not ended.
 
     Returns:
-        Their number, as decisions of a name, is the step's number plus one, so that it is the same on all ranks.
+        The decisions. The number of a decision is the step's number plus one, so that it is the same on all ranks.
     """
     steps = _rising(steps)
     if records and records[0].record_id > 0:
@@ -70,7 +70,7 @@ def step_calls(records: Sequence[Record], steps: Sequence[Activity]) -> list[Dec
 
 
 def _rising(steps: Sequence[Activity]) -> list[Activity]:
-    """The last steps whose numbers rise: a program may count each epoch from 0."""
+    """The last steps with increasing numbers: a program may count the steps of each epoch from 0."""
     kept: list[Activity] = []
     for step in reversed(steps):
         if step.step < 0 or (kept and step.step >= kept[-1].step):
@@ -80,11 +80,11 @@ def _rising(steps: Sequence[Activity]) -> list[Activity]:
 
 
 def _by_group(records: Iterable[Record], begins: Sequence[int], threads: Collection[int]) -> list[tuple[str, _Used]]:
-    """The groups used last, by what they are called.
+    """The most recently used groups, with their names.
 
     Args:
-        threads: those that begin the steps. What other threads of the program enqueue, to write a checkpoint for
-            example, falls into another step on each rank.
+        threads: threads that begin steps. The calls of other threads, which for example write a checkpoint, fall into
+            different steps on each rank.
     """
     groups: dict[str, _Used] = {}
     labels: dict[str, str] = {}
@@ -107,7 +107,7 @@ def _by_group(records: Iterable[Record], begins: Sequence[int], threads: Collect
 
 
 def _runs(name: str, values: Iterable[tuple[int, str, int]], steps: Sequence[Activity]) -> list[Decided]:
-    """Equal values of steps that follow each other, as one. ``values``: (index of the step, value, when)."""
+    """Join equal values of consecutive steps. ``values``: (index of the step, value, when)."""
     found: list[Decided] = []
     value, first, last, since = "", 0, -1, 0
     for at, text, when in values:
@@ -128,7 +128,7 @@ def _decided(name: str, value: str, first: int, last: int, when: int) -> Decided
 
 
 def _text(signature: SignatureDef) -> str:
-    """``"all_reduce sum Float [64, 2]"``: what is the same on all members."""
+    """``"all_reduce sum Float [64, 2]"``: the arguments that are the same on all members."""
     if signature.operation not in OPERATIONS:
         return signature.operation
     parts = [signature.operation, signature.reduce_op or "", ", ".join(dict.fromkeys(common_dtypes(signature)))]

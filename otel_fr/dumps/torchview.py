@@ -1,8 +1,8 @@
-"""How a call must be written so that PyTorch's analyzer (``torchfrtrace``, torch 2.13) judges it correctly.
+"""Writes calls so that PyTorch's analyzer (``torchfrtrace``, torch 2.13) judges them correctly.
 
-That analyzer has its own rules for comparing fields. A legal call that would be a fault under them is written the way
-ProcessGroupNCCL writes it, or, where that fails too, without the field that is compared; what was recorded is then
-kept under an ``otel_fr_`` key. docs/reference/dump-format.md lists the cases.
+The analyzer has its own rules for comparing fields. A legal call that would be a fault under them is written like
+ProcessGroupNCCL writes it. If that fails, too, it is written without the compared field, and the recorded value is kept
+under an ``otel_fr_`` key. docs/reference/dump-format.md lists the cases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from otel_fr.operations import ALL_TO_ALL, MESSAGES, OPERATIONS, outputs, way
 
 Sizes = Sequence[Sequence[int]]
 _NO_SIZES: list[list[int]] = [[]]
-"""Sizes that the analyzer skips when it compares; it cannot read a list without a first item."""
+"""Sizes that the analyzer does not compare. It cannot read a list without a first item."""
 
 
 class View(NamedTuple):
@@ -27,7 +27,7 @@ class View(NamedTuple):
 
 
 def view(operation: str, input_sizes: Sizes, output_sizes: Sizes) -> View:
-    """The call as the analyzer must see it; sizes are one shape per tensor, as the call was given them."""
+    """The call as the analyzer must see it. The sizes are the call's: one shape per tensor."""
     known = OPERATIONS.get(operation)
     name = known.analyzer or operation if known else operation
     given = [list(shape) for shape in input_sizes]
@@ -35,7 +35,7 @@ def view(operation: str, input_sizes: Sizes, output_sizes: Sizes) -> View:
     if outputs(operation) in ("same", "root"):
         return View(name, given, taken or given)
     if operation in MESSAGES:
-        # Compared: the input of the send with the output of the receive.
+        # The analyzer compares the input of the send with the output of the receive.
         return View(name, given or taken, taken or given)
     if operation == "all_gather":
         flat = _stacked(taken)
@@ -44,13 +44,13 @@ def view(operation: str, input_sizes: Sizes, output_sizes: Sizes) -> View:
         flat = _stacked(given)
         return View(name, flat, taken) if flat else View("REDUCE_SCATTER_coalesced", given, _NO_SIZES)
     if operation in ALL_TO_ALL:
-        # Compared: the first input of all ranks together with the first output of all ranks together.
+        # The analyzer compares the first inputs of all ranks in total with the first outputs of all ranks in total.
         return View(name, _total(given), _total(taken))
     return View(name, given, taken)
 
 
 def _stacked(shapes: list[list[int]]) -> list[list[int]]:
-    """One tensor that holds a list of equal ones, as NCCL records it; empty if they are not equal."""
+    """One tensor that contains a list of equal ones, as NCCL records it. Empty if they are not equal."""
     if not shapes or any(shape != shapes[0] for shape in shapes):
         return []
     return [[len(shapes), *shapes[0]]]
@@ -61,15 +61,15 @@ def _total(shapes: list[list[int]]) -> list[list[int]]:
 
 
 class Pair(NamedTuple):
-    """The process group that a send or receive is written under.
+    """The process group under which a send or receive is written.
 
-    The analyzer matches a single send or receive only if every member of its process group takes part in it. So
-    it is given a group of the two ranks, one per direction and tag, whose sequence number counts its messages.
+    The analyzer matches a single send or receive only if every member of its process group takes part. So it gets a
+    group of the two ranks for each direction and tag. Its sequence number counts the messages.
 
     Attributes:
-        key: its name in ``pg_config``.
-        ranks: its global ranks, rising.
-        name: ``"send 0->1"``, in ranks within that group.
+        key: the group's name in ``pg_config``.
+        ranks: the group's global ranks, in ascending order.
+        name: ``"send 0->1"``, with ranks within this group.
     """
 
     key: str
@@ -78,9 +78,9 @@ class Pair(NamedTuple):
 
 
 def pair(group: str, operation: str, rank: int, peer: int | None, tag: int | None) -> Pair:
-    """The pair of one send or receive of ``rank``; ranks are global.
+    """The pair of one send or receive of ``rank``. Ranks are global.
 
-    A receive from any source (``peer`` None) has no pair; the analyzer cannot read it as such, so it stands alone.
+    A receive from any source (``peer`` None) has no pair. The analyzer cannot read it as such, so it stands alone.
     """
     if peer is None:
         return Pair(f"{group} p2p any->{rank}", (rank,), f"{operation} 0{'->' if operation == 'send' else '<-'}0")

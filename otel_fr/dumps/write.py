@@ -16,17 +16,17 @@ from otel_fr.dumps.contents import DumpContents
 __all__ = ["RECOVERED", "DumpContents", "is_ours", "write_dump"]
 
 RECOVERED: Final = "recovered"
-"""Why a file was written: what the one before was written for is over, and the rank has continued or ended well."""
+"""Reason of a file: the reason of the previous file no longer holds, and the rank has continued or ended well."""
 
 _PICKLE_START = b"\x80\x02}X\x07\x00\x00\x00otel_fr"
-"""Protocol 2, an empty dict, its first key. PyTorch's files begin with another key."""
+"""Protocol 2, an empty dict and its first key. PyTorch's files begin with another key."""
 _JSON_START = b'{"otel_fr": '
 _BATCH = 256
-"""Entries between which equal parts are written once; the pickler keeps that many in memory."""
+"""Entries that share equal parts. The pickler keeps this many in memory."""
 
 
 def is_ours(path: Path) -> bool:
-    """True if otel-fr wrote the file; False if something else did, or if there is none."""
+    """Return whether otel-fr wrote the file. False if something else did, or if there is no file."""
     try:
         with path.open("rb") as file:
             start = file.read(len(_PICKLE_START))
@@ -36,13 +36,13 @@ def is_ours(path: Path) -> bool:
 
 
 def write_dump(path: Path, contents: DumpContents, fmt: Literal["pickle", "json"] = "pickle") -> None:
-    """Write ``contents`` so that ``path`` holds either all of them or what it held before.
+    """Write ``contents`` to ``path`` atomically.
 
-    A missing folder is created, for its owner only; the file is readable by its owner only.
+    A missing folder is created. Only the owner may read the folder and the file.
 
     Raises:
-        FileExistsError: a file exists that otel-fr did not write; it is left alone.
-        OSError: the folder or file cannot be written; nothing is left behind.
+        FileExistsError: ``path`` exists, and otel-fr did not write it. It is not changed.
+        OSError: the folder or file cannot be written. Nothing is left behind.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.path.lexists(path) and not is_ours(path):
@@ -57,12 +57,12 @@ def write_dump(path: Path, contents: DumpContents, fmt: Literal["pickle", "json"
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` at the end, readable by its owner only; if writing fails, it is removed.
+    """Provide a file that replaces ``path`` at the end. Only its owner may read it. If writing fails, it is removed.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
-    # Readers that take every file of a folder skip names that start with a dot.
+    # Readers of all files in a folder skip names that start with a dot.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -84,7 +84,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _write_pickle(file: BinaryIO, contents: DumpContents) -> None:
-    """One pickle of the dict, built from pickles of its parts so that not all parts are in memory at once."""
+    """Write one pickle of the dict. It is built from pickles of its parts, so that not all are in memory at once."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, 2)
 
@@ -106,7 +106,7 @@ def _write_pickle(file: BinaryIO, contents: DumpContents) -> None:
 
 
 def _write_json(file: BinaryIO, contents: DumpContents) -> None:
-    """PyTorch's JSON conventions: 0 for a time that is not known, numbers of ``pg_status`` as text."""
+    """Write JSON by PyTorch's conventions: 0 for a time that is not known, numbers of ``pg_status`` as text."""
     header = contents.header()
     header["pg_status"] = {
         key: {name: str(number) for name, number in status.items()} for key, status in header["pg_status"].items()

@@ -1,11 +1,11 @@
 """The rank report: what a rank monitor sends about its rank, as JSON in the body of an OTLP event.
 
-The one definition of its keys, for the monitor that builds reports, the collector that parses them, and the
-flight-recorder files that hold some of their sections: each key stands once, as a field with its type, bounds and
-meaning. docs/reference/rank-report.md lists them, and a test compares that list with the fields here.
+This is the only definition of its keys, for the monitor that builds reports, the collector that parses them, and the
+flight-recorder files that hold some of their sections. Each key is a field with its type, bounds and meaning.
+docs/reference/rank-report.md lists them, and a test compares that list with the fields here.
 
-Versions: ``v`` is an integer. A reader takes its own `VERSION` and ignores keys it does not know, so a new optional key
-needs no new version. A change that an older reader would misunderstand needs one.
+Versions: ``v`` is an integer. A reader takes its own `VERSION` and ignores unknown keys, so a new optional key needs no
+new version. A change that an older reader would misunderstand needs one.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ _decode = msgspec.json.Decoder(RankReport).decode
 
 
 def build(report: RankReport) -> str:
-    """The report as JSON text, which `parse` takes: what is out of bounds is cut or left out (`fitted`)."""
+    """Return the report as JSON text that `parse` accepts. Values out of bounds are cut or left out (`fitted`)."""
     try:
         text = _encode(report)
         _decode(text)
@@ -288,7 +288,7 @@ def build(report: RankReport) -> str:
 
 
 def _shortened(report: RankReport) -> RankReport:
-    """Without what can be long of each group and each call."""
+    """Return the report without the long parts of each group and call."""
 
     def short(calls: tuple[ReportedCall, ...]) -> tuple[ReportedCall, ...]:
         none: dict[str, Any] = {"input_sizes": (), "input_dtypes": (), "output_sizes": (), "output_dtypes": ()}
@@ -301,7 +301,7 @@ def _shortened(report: RankReport) -> RankReport:
 
 
 def to_object(section: Section) -> dict[str, Any]:
-    """One of `SECTIONS` as an object for JSON."""
+    """Return one of `SECTIONS` as an object for JSON."""
     found: dict[str, Any] = msgspec.to_builtins(fitted(section))
     return found
 
@@ -310,8 +310,8 @@ def parse(body: str) -> RankReport:
     """Read a report.
 
     Raises:
-        ValueError: it is not JSON, not a report of the version that is understood, or a value is out of its bounds; the
-            text says which.
+        ValueError: it is not JSON, not a report of the supported version, or a value is out of its bounds. The text
+            says which.
     """
     if len(body) > MAX_LENGTH:
         raise ValueError(f"report of more than {MAX_LENGTH} characters")
@@ -326,7 +326,7 @@ class _Versioned(msgspec.Struct):
 
 
 def _refusal(body: str, error: Exception) -> str:
-    """Why a report is not read."""
+    """Say why a report is not read."""
     if isinstance(error, RecursionError):
         return "report is nested too deep"
     if not isinstance(error, msgspec.ValidationError):

@@ -11,11 +11,11 @@ from otel_fr.identity import MAX_RANKS
 MAX_LENGTH: Final = 4 << 20
 """Characters of a report."""
 MAX_RANK: Final = 10 * MAX_RANKS
-"""Above what the collector keeps, which counts the ranks of a larger job and says that it lacks them."""
+"""More than the collector keeps. It counts the ranks of a larger job, and says that it lacks them."""
 MAX_NUMBER: Final = 2**63 - 1
 """Largest integer: no store or array takes one of more than 64 bits."""
 MAX_SECONDS: Final = 1e9
-"""31 years: so long ago was a time that has a date. Infinity and NaN are no times."""
+"""31 years: long enough for any time that has a date. Infinity and NaN are not accepted."""
 MAX_MILLISECONDS: Final = 1e15
 """The largest timeout: programs set very large ones to wait without a limit."""
 MAX_GROUPS: Final = 4_096
@@ -24,9 +24,9 @@ MAX_GROUP_ID: Final = 256
 MAX_CALLS: Final = 64
 """Calls in each list of a report."""
 MAX_FINGERPRINT: Final = 129
-"""Integers of a fingerprint: of at most 64 numbers."""
+"""Integers of a fingerprint, which has at most 64 numbers."""
 MAX_FETCHED: Final = 32
-"""Sequence numbers of a range whose calls are reported themselves; of more, their fingerprint is."""
+"""Sequence numbers of a range whose calls are reported themselves. For a larger range, only their fingerprint is."""
 MAX_STACK: Final = 65_536
 """Characters of a stack; a hundred frames are under 20,000."""
 MAX_EXCEPTION: Final = 16_384
@@ -42,15 +42,15 @@ MAX_DECIDED: Final = 120
 MAX_LOOPS: Final = 4
 """Loops of a program that a rank has left."""
 MAX_LINES: Final = 4_096
-"""Latest collectives for which a report says where they were made."""
+"""Latest collectives for which a report has their call sites."""
 MAX_LINES_GROUPS: Final = 2
 MAX_PLACES: Final = 64
-"""Different places of these."""
+"""Different call sites of these collectives."""
 MAX_PLACE_FRAMES: Final = 4
 MAX_PATTERNS: Final = 32
 """Patterns of messages of a report; a stage of a pipeline has up to eight."""
 MAX_ROUND_TRIPS: Final = 8
-"""Hosts that a rank's round trips to take long; a rank of a ring sends to one or two."""
+"""Hosts to which a rank has long round trips; a rank of a ring sends to one or two."""
 MAX_DOING: Final = 512
 """Characters of what a rank is doing."""
 MAX_PATH: Final = 4_096
@@ -58,7 +58,7 @@ MAX_PATH: Final = 4_096
 MAX_TENSORS: Final = 256
 """Tensors (dtypes, splits) of a call that are compared. Spans name no more: both are cut to the same length."""
 MAX_DIMENSIONS: Final = 64
-"""Of one tensor: the most that PyTorch reduces over (ATen/WrapDimUtilsMulti.h, dim_bitset_size)."""
+"""Dimensions of a tensor: the most over which PyTorch reduces (ATen/WrapDimUtilsMulti.h, dim_bitset_size)."""
 MAX_DTYPE: Final = 64
 """Characters of a dtype's name; PyTorch's longest has 17."""
 MAX_NAME: Final = 1_024
@@ -78,8 +78,8 @@ Milliseconds = Annotated[float, Meta(ge=0, le=MAX_MILLISECONDS, title="milliseco
 Name = Annotated[str, Meta(max_length=MAX_NAME)]
 GroupId = Annotated[str, Meta(max_length=MAX_GROUP_ID)]
 Ranks = Annotated[str, Meta(max_length=MAX_LENGTH)]
-"""Ranks as `otel_fr.identity.encode_ranks` writes them. They stay text: the collector decodes each different text once
-for all ranks."""
+"""Ranks as `otel_fr.identity.encode_ranks` writes them. They stay text, so that the collector decodes each different
+text once for all ranks."""
 Stack = Annotated[str, Meta(max_length=MAX_STACK)]
 Names = Annotated[tuple[Annotated[str, Meta(max_length=MAX_DTYPE)], ...], Meta(max_length=MAX_TENSORS)]
 Splits = Annotated[tuple[Integer, ...], Meta(max_length=MAX_TENSORS)]

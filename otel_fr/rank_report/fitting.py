@@ -1,4 +1,4 @@
-"""Sections within the bounds of their types: what a rank says may be longer or larger than a reader takes."""
+"""Fits sections to the bounds of their types: a rank's values may be longer or larger than a reader accepts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ _S = TypeVar("_S", bound=Struct)
 
 
 def fitted(section: _S) -> _S:
-    """The section, with texts and lists cut, lone surrogates replaced, and numbers that are too large, too small or
-    none left out (null) or, where null is no value, as large or as small as they may be.
+    """Return the section within its bounds.
+
+    Texts and lists are cut, and lone surrogates are replaced. Numbers that are too large, too small or NaN become null
+    or, if null is not allowed, the largest or smallest possible value.
     """
     found: _S = _fitted(_type_of(type(section)), section)
     return found

@@ -1,4 +1,4 @@
-"""What a rank report says of NCCL's RAS: the odd things in its answer, bounded; sections as in `rank_report`."""
+"""What a rank report says about NCCL's RAS: the odd things in its answer, bounded; sections as in `rank_report`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from otel_fr.rank_report.bounds import Count, Integer, Seconds, Sizes
 from otel_fr.rank_report.section import Section
 
 MAX_COMMUNICATORS: Final = 8
-"""Communicators with something odd, of a report."""
+"""Communicators with something odd in a report."""
 MAX_FACTS: Final = 16
-"""Facts of one of them."""
+"""Facts about one communicator."""
 MAX_RANKS_TEXT: Final = 256
 """Characters of the ranks of a fact."""
 MAX_PROCESSES: Final = 32

@@ -1,4 +1,4 @@
-"""What all sections of a rank report have in common, and the reading of sections in flight-recorder files."""
+"""What all sections of a rank report have in common, and how sections in flight-recorder files are read."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import msgspec
 from otel_fr.rank_report.bounds import Names
 
 _DAMAGED = (msgspec.ValidationError, UnicodeError)
-"""The latter for a key with a lone surrogate."""
+"""The second is raised for a key with a lone surrogate."""
 _S = TypeVar("_S", bound="Section")
 
 
 class Section(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """An object of the JSON; what has its default is not written."""
+    """An object of the JSON. Fields that have their default are not written."""
 
 
 def section_of(kind: type[_S], value: object) -> _S | None:
-    """A section in a flight-recorder file; None: it is none, or damaged."""
+    """Return a section from a flight-recorder file; None: it is not one, or damaged."""
     try:
         return msgspec.convert(value, kind)
     except _DAMAGED:
@@ -26,7 +26,7 @@ def section_of(kind: type[_S], value: object) -> _S | None:
 
 
 def names_of(value: object) -> tuple[str, ...]:
-    """A list of names in a flight-recorder file; what is none is empty."""
+    """Return a list of names from a flight-recorder file; empty: it is not one."""
     try:
         return msgspec.convert(value, Names)
     except _DAMAGED:
@@ -34,6 +34,6 @@ def names_of(value: object) -> tuple[str, ...]:
 
 
 def sections_of(kind: type[_S], value: object, most: int) -> tuple[_S, ...]:
-    """A list of sections in a flight-recorder file, without those that are damaged."""
+    """Return the undamaged sections of a list in a flight-recorder file."""
     items = value[:most] if isinstance(value, (list, tuple)) else ()
     return tuple([found for item in items if (found := section_of(kind, item)) is not None])

@@ -1,4 +1,4 @@
-"""The sections of a rank report: groups, calls, and what else a rank tells of itself."""
+"""The sections of a rank report: groups, calls, and what else a rank reports about itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For how long calls had been in flight when their file was written."""
+"""How long calls had been in flight when their file was written."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from otel_fr.dumps.model import Dump
 
 
 def young_calls(dump: Dump, window: float) -> dict[int, float]:
-    """By record, the age of the calls that were enqueued within ``window`` seconds before the file was written.
+    """Record -> age in seconds of the calls that were enqueued within ``window`` seconds before the file was written.
 
-    PyTorch's files do not say when that was, but a file is no older than its file system says. Copying makes it newer,
-    and the ages of its calls unknown, but never makes a call look younger.
+    PyTorch's files do not say when they were written, so the file's modification time is used. Copying a file makes
+    that later: ages then become unknown, but no call ever looks younger than it is.
     """
     created = dump.entries.created
     if created is None or not dump.modified_ns:
@@ -26,7 +26,9 @@ def young_calls(dump: Dump, window: float) -> dict[int, float]:
 
 
 def since(dump: Dump, entry: Entry) -> float | None:
-    """Seconds from the enqueueing of a call to the writing of the file. (`Entry.age` of a call that its device has not
-    begun is 0.)"""
+    """Seconds from enqueueing a call to writing the file. None: not known.
+
+    `Entry.age` does not say this for a call that its device has not begun: there it is 0.
+    """
     written = dump.integer("written_at")
     return None if written is None or entry.created_ns is None else max(0.0, (written - entry.created_ns) / 1e9)

@@ -1,7 +1,7 @@
-"""By how much the clocks of ranks differ, from the collectives that they share.
+"""How much the clocks of ranks differ, from the collectives that they share.
 
-Two ranks' times are never compared as they are: a collective ends on all its ranks at nearly the same moment, so the
-median difference between these ends is the difference of the clocks.
+Times of two ranks are never compared directly. A collective ends on all its ranks at nearly the same moment, so the
+median difference between the recorded ends is the difference of the clocks.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from otel_fr.dumps.columns import COLLECTIVE, Entries, Integers
 from otel_fr.dumps.model import Dump
 
 SHARED = 512
-"""Newest collectives of each rank that are compared: enough for a median, and the work is bounded."""
+"""Newest collectives of each rank that are compared. They suffice for a median and bound the work."""
 LATEST = 1 << 61
-"""Nanoseconds, exclusive: files may contain any number, and sums of two times must not exceed 64 bits."""
+"""Limit of times in nanoseconds, exclusive. Files may contain any number; a sum of two times must fit into 64 bits."""
 
 
 def valid(times: Integers | None, count: int) -> npt.NDArray[np.bool_]:
-    """Which of a column's times a clock can have."""
+    """Mask of a column's plausible times."""
     return np.zeros(count, np.bool_) if times is None else (times > 0) & (times < LATEST)
 
 
 def clock_offsets(dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], groups: Iterable[str]) -> dict[int, int]:
     """Rank -> nanoseconds to add to its times so that shared collectives end at the same time on all ranks.
 
-    Args:
-        dumps: one of each rank. ids: as in `runs.Run`. groups: their ids.
+    The rank with the most collectives is the reference. A rank that shares none with others keeps its clock. If no file
+    has ends, because the recorder does not record them, the times of enqueueing are compared.
 
-    The ranks with most collectives are the reference. A rank that shares none with others keeps its clock. Where no
-    file has ends, as those of recorders that do not record them, the times of enqueueing are compared.
+    Args:
+        dumps: one file of each rank.
+        ids: as in `runs.Run`.
+        groups: ids of the groups.
     """
     has_ends = any(valid(dump.entries.ended, len(dump.entries)).any() for dump in dumps)
     keys, times = _shared(dumps, ids, groups, has_ends)
@@ -44,7 +46,7 @@ def clock_offsets(dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], g
         aligned = {index: known[keys[index]] for index in waiting}
         aligned = {index: which for index, which in aligned.items() if which.any()}
         if not aligned:
-            # None is connected to the ranks that are aligned: this one is the reference of those connected to it.
+            # No remaining rank shares a collective with an aligned one: this rank becomes the next reference.
             index = max(waiting, key=lambda index: (len(keys[index]), -index))
             _place(keys[index], times[index], at, known)
             waiting.discard(index)
@@ -67,7 +69,7 @@ def _place(keys: Integers, times: Integers, at: Integers, known: npt.NDArray[np.
 def _shared(
     dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], groups: Iterable[str], has_ends: bool
 ) -> tuple[Sequence[Integers], Sequence[Integers]]:
-    """For each file: numbers of its newest collectives, the same for all ranks, and their ends."""
+    """For each file: keys of its newest collectives, which are the same on all ranks, and their times."""
     number_of = {id_: number for number, id_ in enumerate(groups)}
     of_calls: list[Integers] = []
     numbers: list[Integers] = []

@@ -1,4 +1,4 @@
-"""Separates files that do not name their run: attempts and jobs with files in one folder or in neighbouring ones."""
+"""Separates files that do not name their run, if attempts and jobs have files in one folder or in neighbouring ones."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from otel_fr.dumps.model import Dump, Problem
 
 _NUMBER = re.compile(r"\d+")
 _SAME_MOMENT_NS = 60 * 1_000_000_000
-"""Files whose newest calls are within this time of each other show the same moment."""
+"""Files whose newest calls are in the same interval of this length count as equally new."""
 
 _Set = list[Dump]
 
 
 def split(dumps: Sequence[Dump]) -> tuple[list[list[Dump]], list[Problem]]:
-    """Runs, newest first, each with at most one file per rank and sorted by rank.
+    """Divide files into runs, newest first. Each has at most one file per rank and is sorted by rank.
 
-    Files whose paths differ only in the rank form a set. Sets without a rank in common count as one run (each host may
-    name its files its own way). Sets with a rank in common show two moments and are never mixed: in different folders
-    they are two runs; in one folder only the newest is used, and a problem is returned for each file of the others.
+    Files whose paths differ only in the rank form a set. Sets without a rank in common count as one run, because each
+    host may name its files in its own way. Sets with a rank in common show different moments and are never mixed. In
+    different folders they are two runs. In one folder only the newest set is used, and a problem is returned for each
+    file of the others.
     """
     left = sorted(_sets(dumps), key=_newest, reverse=True)
     runs: list[list[Dump]] = []
@@ -69,7 +70,7 @@ def _sets(dumps: Sequence[Dump]) -> list[_Set]:
 
 
 def _without_rank(name: str, rank: int) -> str:
-    """The name without the last number in it that is the rank."""
+    """Replace the last number in the name that equals the rank by ``#``."""
     for number in reversed(list(_NUMBER.finditer(name))):
         if int(number[0]) == rank:
             return f"{name[: number.start()]}#{name[number.end() :]}"
@@ -77,7 +78,7 @@ def _without_rank(name: str, rank: int) -> str:
 
 
 def _newest(members: _Set) -> tuple[int, int, int, str]:
-    """Sort key of sets: the moment they show, then how much they hold."""
+    """Sort key of sets: the moment that they show, then how much they contain."""
     moment = max(_moment(dump) for dump in members) // _SAME_MOMENT_NS
     known = sum(len(dump.entries.call_sites) for dump in members)
     return moment, sum(len(dump.entries) for dump in members), known, members[0].path

@@ -1,4 +1,4 @@
-"""Which send belongs to which receive, in files that do not number them and lack older calls."""
+"""Finds which send belongs to which receive, in files that do not number them and lack older calls."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class PairEnd(NamedTuple):
     """One rank's sends to (or receives from) one peer with one tag, oldest first.
 
     Attributes:
-        partial: older ones, or completed ones, may be missing from the file.
-        record: record ids of the rank. state: indices into `columns.STATES`.
+        partial: older calls, or completed ones, may be missing from the file.
+        record: record ids of the rank.
+        state: indices into `columns.STATES`.
     """
 
     partial: bool
@@ -27,20 +28,20 @@ class PairEnd(NamedTuple):
 
 
 class SharedCollectives(NamedTuple):
-    """The collectives that a rank has recorded: a key that is the same on every rank, and the rank's record id."""
+    """The collectives that a rank has recorded. ``key`` is the same on all ranks; ``record``: the rank's record id."""
 
     key: Integers
     record: Integers
 
 
 class Alignment(NamedTuple):
-    """Numbers such that a send and its receive have the same number.
+    """Numbers of sends and receives. A send and its receive have the same number.
 
     Attributes:
-        sends, receives: from 0; -1: not numbered, because it completed, or because the peer's file does not go back
-            that far.
-        is_sure: False: calls with the same number may belong to different messages (small ones are sent before they
-            are received), but neither end lacks the other.
+        sends, receives: numbers from 0. -1: not numbered, because the call has completed or the peer's file does not go
+            back that far.
+        is_sure: False: calls with the same number may belong to different messages (small messages are sent before they
+            are received), but each has a counterpart.
     """
 
     sends: Integers
@@ -49,7 +50,11 @@ class Alignment(NamedTuple):
 
 
 def shared_collectives(dump: Dump, groups: Table[str]) -> SharedCollectives:
-    """A dump's collectives; none if messages between them may be missing. ``groups``: their numbers in all files."""
+    """A file's collectives. Empty if messages between them may be missing.
+
+    Args:
+        groups: numbers groups, with the same number in all files.
+    """
     if not dump.gapless:
         return SharedCollectives(np.empty(0, np.int64), np.empty(0, np.int64))
     entries = dump.entries
@@ -62,14 +67,15 @@ def shared_collectives(dump: Dump, groups: Table[str]) -> SharedCollectives:
 def align(
     sends: PairEnd, receives: PairEnd, of_sender: SharedCollectives, of_receiver: SharedCollectives
 ) -> Alignment | None:
-    """Number the sends and receives of a pair; None: the files do not show which belong together.
+    """Number the sends and receives of a pair. None: the files do not show which belong together.
 
-    If both files hold every call, the first send belongs to the first receive. Else the collectives that both ranks
-    recorded are used: if the same number of sends and receives lies between any two of them, the messages before and
-    after each belong together. A receive that completed before its send was enqueued refutes that (the calls may
-    straddle a collective, or one file is older). Without such collectives only calls in flight on both sides are
-    paired, and only if both sides have the same number: otherwise the peer's call may have completed and been
-    overwritten.
+    If both files contain every call, the first send belongs to the first receive. Otherwise the collectives that both
+    ranks recorded are used. If any two of them have equally many sends and receives between them, the messages before
+    and after each belong together. A receive that completed before its send was enqueued refutes that: the calls may
+    straddle a collective, or one file is older.
+
+    Without such collectives only the calls in flight are paired, and only if both sides have equally many: otherwise
+    the peer's call may have completed and been overwritten.
     """
     if not sends.partial and not receives.partial:
         return Alignment(np.arange(len(sends.record)), np.arange(len(receives.record)))

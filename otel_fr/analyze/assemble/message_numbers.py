@@ -1,4 +1,4 @@
-"""Numbers the sends and receives of all files within their pairs, and finds those that need no judgement."""
+"""Numbers the sends and receives of all files within their pairs, and finds those that need not be judged."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _Receiver = tuple[str, int, int]
 
 
 def number_messages(dumps: Sequence[Dump]) -> tuple[list[Messages], list[str]]:
-    """The sends and receives of each dump, with global peers and the number within their pair.
+    """The sends and receives of each file, with global peers and their numbers within the pair.
 
-    otel-fr records that number; for other recorders `message_alignment.align` finds it.
+    otel-fr records these numbers. For other recorders, `message_alignment.align` finds them.
 
     Returns:
-        one `Messages` per dump, and what remains undecided, as sentences.
+        One `Messages` per file, and sentences about what remains undecided.
     """
     found = [Messages(dump) for dump in dumps]
     unknown = sum(_to_global_ranks(dump, own) for dump, own in zip(dumps, found, strict=True))
@@ -39,7 +39,7 @@ def number_messages(dumps: Sequence[Dump]) -> tuple[list[Messages], list[str]]:
 
 
 def _to_global_ranks(dump: Dump, messages: Messages) -> int:
-    """Translate peers recorded as ranks within the group. Returns the number of calls without a known peer."""
+    """Translate peers that are ranks within the group. Return the number of calls without a known peer."""
     unknown = 0
 
     def globally(group: str, signature: Signature, which: Indices) -> Signature | None:
@@ -48,7 +48,7 @@ def _to_global_ranks(dump: Dump, messages: Messages) -> int:
         if peer is None:
             from_anybody = signature.operation == "recv" and dump.source == "pytorch"
             if signature.operation == operation_names.COALESCED:
-                # The end of a batch whose members are lost: it matters only if it has not completed.
+                # The end of a batch whose members are lost. It matters only if it has not completed.
                 which = which[messages.entries.state[which] != COMPLETED]
             unknown += 0 if from_anybody else len(which)
             return signature
@@ -63,10 +63,10 @@ def _to_global_ranks(dump: Dump, messages: Messages) -> int:
 
 
 def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tuple[dict[_Receiver, int], list[str]]:
-    """Pair receives from any source with the only rank that sends to that receiver; other such calls are not judged.
+    """Pair receives from any source with the only rank that sends to the receiver. Others are not judged.
 
     Returns:
-        receiver -> its only sender, and what remains undecided, as sentences.
+        Receiver -> its only sender, and sentences about what remains undecided.
     """
     senders: dict[_Receiver, set[int]] = {}
     receives: list[tuple[_Receiver, Signature]] = []
@@ -121,7 +121,7 @@ class _Numbering:
         self._fits: dict[tuple[Signature, Signature], bool] = {}
 
     def run(self) -> list[str]:
-        """Number all; returns what remains undecided, as sentences."""
+        """Number all messages. Return sentences about what remains undecided."""
         halves: dict[Pair, dict[str, Indices]] = {}
         for own in self._found.values():
             for (pair, operation), positions in own.by_pair().items():
@@ -137,7 +137,7 @@ class _Numbering:
         return _unmatched_text(vague)
 
     def _number(self, pair: Pair, sends: Indices, receives: Indices) -> bool:
-        """Number one pair. False: some calls that have not completed could not be numbered."""
+        """Number one pair. Return False if some calls that have not completed could not be numbered."""
         sender, receiver = self._found.get(pair.source), self._found.get(pair.destination)
         if sender is None or receiver is None:
             for own, positions in ((sender, sends), (receiver, receives)):
@@ -165,7 +165,7 @@ class _Numbering:
         return clear
 
     def _leave(self, own: Messages, positions: Indices) -> bool:
-        """Take out calls without a counterpart. True: all of them had completed, so nothing remains undecided."""
+        """Leave out calls without a counterpart. Return True if all have completed: then nothing remains undecided."""
         completed = own.entries.state[positions] == COMPLETED
         self._lost[own.rank][positions[completed]] = True
         self._vague[own.rank][positions[~completed]] = True
@@ -180,9 +180,9 @@ class _Numbering:
         return self._shared[own.rank]
 
     def _decide(self, sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> None:
-        """Leave to the match engine the messages that one end has not completed, or whose ends do not fit.
+        """Mark as decided the messages that both ends have completed and whose ends match.
 
-        Where a backend does not show when calls end, a message with both ends counts as completed, as it does live.
+        If a backend does not show when calls end, a message with both ends counts as completed, as in the collector.
         """
         sends, receives = _joined(sender, sends, receiver, receives)
         done = _may_have_ended(sender, sends) & _may_have_ended(receiver, receives)
@@ -194,7 +194,7 @@ class _Numbering:
         return bool(self._misfits(sender, sends, receiver, receives).any())
 
     def _misfits(self, sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> Mask:
-        """For each send, whether it does not fit the receive at the same position."""
+        """Mask of the sends that do not match the receive at the same position."""
         width = max(1, len(receiver.entries.signatures))
         kinds = sender.entries.signature[sends].astype(np.int64) * width + receiver.entries.signature[receives]
         values, inverse = np.unique(kinds, return_inverse=True)
@@ -214,7 +214,10 @@ def _may_have_ended(own: Messages, positions: Indices) -> Mask:
 
 
 def _joined(sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> tuple[Indices, Indices]:
-    """The sends and receives with the same numbers, position by position. (A recorder may have restarted its count.)"""
+    """Join sends and receives by their numbers: those at the same position belong together.
+
+    A recorder may have restarted its count.
+    """
     sends, receives = sends[sender.number[sends] >= 0], receives[receiver.number[receives] >= 0]
     _, here, there = np.intersect1d(sender.number[sends], receiver.number[receives], return_indices=True)
     return sends[here], receives[there]

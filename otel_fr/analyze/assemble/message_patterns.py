@@ -1,4 +1,4 @@
-"""Which messages ranks made equally often in each step, from their files."""
+"""Finds messages that ranks made equally often in each step, from their files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from otel_fr.match.model import MessagePattern, Rank
 def note_patterns(
     dumps: Sequence[Dump], found: Sequence[Messages], ids: Mapping[int, Mapping[str, str]], ranks: Mapping[int, Rank]
 ) -> None:
-    """`Rank.patterns` of the ranks that are the other end of a message in flight: no rule needs those of others."""
+    """Set `Rank.patterns` of ranks that are the other end of a message in flight. No rule needs those of others."""
     awaited = {peer for own in found for peer in _peers_in_flight(own)}
     for dump, own in zip(dumps, found, strict=True):
         if dump.rank in awaited:
@@ -34,7 +34,7 @@ def _peers_in_flight(own: Messages) -> Iterator[int | None]:
 
 
 def _own_calls(dump: Dump, own: Messages, ids: Mapping[str, str]) -> list[OwnCall]:
-    """Of the newest calls, as many as a monitor looks at; oldest first."""
+    """The newest `MAX_RECORDS` calls, as many as a monitor reads, oldest first."""
     entries, messages = dump.entries, own.entries
     first = int(entries.record.max(initial=0)) + 1 - MAX_RECORDS
     which = np.flatnonzero((entries.stream == COLLECTIVE) & (entries.record >= first))

@@ -1,4 +1,4 @@
-"""The sends and receives of one file, as columns that can be rewritten by group and signature."""
+"""The sends and receives of one file, as columns. They can be rewritten by group and signature."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_fr.operations import way
 
 
 class Pair(NamedTuple):
-    """The messages in one direction between two ranks with one tag. ``group``: `Entry.group`; ranks are global."""
+    """The messages in one direction between two ranks with one tag. Ranks are global. ``group``: as in `Entry`."""
 
     group: str
     source: int
@@ -27,10 +27,10 @@ class Messages:
     """The sends and receives of one file.
 
     Attributes:
-        entries: oldest first, with global peers. One whose counterpart cannot be determined is marked as received from
-            any source, or as sent to a rank that receives from any source; such calls are not judged.
-        number: of each entry within its `Pair`; `NONE`: not known.
-        decided: True for an entry that the match engine need not see.
+        entries: the calls, oldest first, with global peers. If a call's counterpart cannot be determined, it is marked
+            as a receive from any source, or as a send to a rank that receives from any source. It is not judged.
+        number: the number of each entry within its `Pair`. `NONE`: not known.
+        decided: True for entries that the match engine need not see.
     """
 
     def __init__(self, dump: Dump) -> None:
@@ -46,7 +46,7 @@ class Messages:
         self.decided = entries.state == COMPLETED
 
     def kinds(self) -> Iterator[tuple[str, Signature, Indices]]:
-        """Each combination of group key and signature, and the positions of its calls, oldest first."""
+        """Yield each combination of group key and signature with the positions of its calls, oldest first."""
         entries = self.entries
         both = entries.group.astype(np.int64) * max(1, len(entries.signatures)) + entries.signature
         order = np.argsort(both, kind="stable").astype(np.int32)
@@ -56,7 +56,7 @@ class Messages:
             yield entries.groups[group], entries.signatures[signature], which
 
     def rewrite(self, change: Callable[[str, Signature, Indices], Signature | None]) -> None:
-        """Replace the signature of the calls of each kind by what ``change`` returns; None: drop the calls."""
+        """Replace the signature of each kind of calls by the result of ``change``. If that is None, drop the calls."""
         signatures: Table[Signature] = Table()
         column = np.full(len(self.entries), -1, np.int32)
         for group, signature, which in self.kinds():
@@ -67,7 +67,7 @@ class Messages:
         self._set(entries.take(column >= 0))
 
     def by_pair(self) -> dict[tuple[Pair, str], Indices]:
-        """(pair, operation) -> the positions of these calls, oldest first."""
+        """(pair, operation) -> positions of the calls, oldest first. Receives from any source are left out."""
         found: dict[tuple[Pair, str], list[Indices]] = {}
         for group, signature, which in self.kinds():
             peer = signature.peer
@@ -82,7 +82,7 @@ class Messages:
         return PairEnd(self.partial, self.entries.record[positions], self.entries.state[positions])
 
     def close(self, lost: Mask, vague: Mask) -> None:
-        """Drop the ``lost`` calls, and mark the ``vague`` ones, whose counterpart cannot be determined."""
+        """Drop the ``lost`` calls, and mark the ``vague`` ones as calls whose counterpart cannot be determined."""
         signatures: Table[Signature] = Table()
         for known in self.entries.signatures:
             signatures[known]

@@ -1,9 +1,11 @@
-"""Files that hold only calls in flight: what is not in them has completed.
+"""Recognises files that contain only calls in flight. Calls that are not in such a file have completed.
 
-Recorders can leave out completed calls (PyTorch's ``onlyActive``, which NVRx uses). Nothing in such a file says so, but
-it shows: a recorder overwrites its oldest entries, so the record ids in a file have no gaps; all ranks of a job
-have buffers of one size, so a file with fewer entries than another one has lost none to overwriting; and a file with
-fewer entries than a buffer has room for has lost none either.
+Recorders can leave out completed calls (PyTorch's ``onlyActive``, which NVRx uses). Such a file does not say so, but
+these facts show it:
+
+* A recorder overwrites its oldest entries, so the record ids in a complete file have no gaps.
+* All ranks of a job have buffers of the same size, so a file with fewer entries than another has overwritten none.
+* A file with fewer entries than the smallest buffer has overwritten none either.
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ from otel_fr.dumps.model import Dump
 from otel_fr.dumps.resolve import sequence_ranges
 
 SMALLEST_BUFFER = 100
-"""Entries for which every recorder has room. PyTorch's default is 2,000; one so small would hold less than a step."""
+"""Entries that fit into every recorder's buffer. PyTorch's default is 2,000; 100 would be less than a step."""
 
 
 def complete_open_only(dumps: Sequence[Dump]) -> list[Dump]:
-    """Recognise the files of a run that hold only calls in flight, and set the progress that this shows.
+    """Recognise the files of a run that contain only calls in flight, and set the progress that follows from that.
 
-    Of a group with calls in flight, every collective before the oldest has completed. Of a group without any, all that
-    the rank enqueued have completed; how many these are is not known unless the file says so.
+    If a group has calls in flight, every collective before the oldest one has completed. If it has none, all that the
+    rank enqueued have completed; their number is not known unless the file says it.
 
     Returns:
-        these files; empty unless all files of the recorder are of this kind.
+        These files. Empty unless all files of the recorder are of this kind.
     """
     own = [dump for dump in dumps if dump.source == "pytorch"]
     if not own or not all(dump.all_open for dump in own) or not _has_left_out(own):
@@ -33,7 +35,7 @@ def complete_open_only(dumps: Sequence[Dump]) -> list[Dump]:
         ranges = sequence_ranges(dump.entries)
         for key, group in dump.groups.items():
             found = ranges.get(key)
-            group.messages = None  # those that completed are not in the file
+            group.messages = None  # completed messages are not in the file
             if found is not None and found.oldest is not None:
                 group.completed = max(group.completed or 0, found.oldest - 1)
             elif not dump.entries and key in dump.uncounted:
@@ -43,9 +45,9 @@ def complete_open_only(dumps: Sequence[Dump]) -> list[Dump]:
 
 
 def _has_left_out(dumps: Sequence[Dump]) -> bool:
-    """True if a file shows that calls were left out which were not overwritten: it has gaps, or is not full."""
+    """Return whether a file lacks calls that were not overwritten: it has gaps, or its buffer was not full."""
     later = [dump for dump in dumps if dump.recorded and int(dump.entries.record.min()) > 0]
     fewest, most = min(dump.recorded for dump in dumps), max(dump.recorded for dump in dumps)
     if fewest == 0:
-        return bool(later)  # a rank that has enqueued nothing would have let no other come so far
+        return bool(later)  # had a rank enqueued nothing, the others could not have come so far
     return any(not dump.gapless or dump.recorded < max(most, SMALLEST_BUFFER) for dump in later)

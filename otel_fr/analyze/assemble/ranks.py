@@ -1,4 +1,4 @@
-"""What the match engine learns of a rank from its file."""
+"""Reads from a rank's file what the match engine needs to know about the rank."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from otel_fr.stacks import Loop, site_of
 
 
 def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
-    """What a file says of its rank; ``ids``: by the file's key of a group, its `Group.id`."""
+    """Make the `Rank` of a file. ``ids``: the file's key of a group -> `Group.id`."""
     facts = dump.facts
     exit_ = section_of(ReportedExit, facts.get("exit"))
     exception = section_of(ReportedException, facts.get("exception")) or ReportedException()
@@ -86,7 +86,9 @@ def rank_of(dump: Dump, ids: Mapping[str, str]) -> Rank:
 def note_ends(
     dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], groups: Iterable[str], ranks: Mapping[int, Rank]
 ) -> None:
-    """For how long the ranks had ended when the newest file was written: a monitor writes a file when its rank ends.
+    """Set `Rank.ended_for`: the seconds from a rank's end to the writing of the newest file.
+
+    A monitor writes a file when its rank ends.
 
     Args:
         ids, groups: as in `clock_offsets`.
@@ -110,13 +112,13 @@ def _place(dump: Dump) -> Place:
 
 
 def destroys(dump: Dump) -> Mask:
-    """The calls that destroy their group."""
+    """Mask of the calls that destroy their group."""
     entries = dump.entries
     return np.array([signature.destroys for signature in entries.signatures] or [False], np.bool_)[entries.signature]
 
 
 def _note_destroyed(dump: Dump, ids: Mapping[str, str], rank: Rank) -> None:
-    """Where the rank destroyed its groups."""
+    """Note the lines at which the rank destroyed its groups."""
     for entry in dump.entries.at(np.flatnonzero(destroys(dump))):
         progress = rank.progress.get(ids.get(entry.group, ""))
         if progress is not None and entry.state is CallState.COMPLETED:
@@ -124,7 +126,10 @@ def _note_destroyed(dump: Dump, ids: Mapping[str, str], rank: Rank) -> None:
 
 
 def _completed_age(dump: Dump) -> float | None:
-    """Seconds since it enqueued the newest call that has completed. (After a failed one it may destroy its groups.)"""
+    """Seconds since the rank enqueued its newest completed call. None: not known.
+
+    Calls that destroy groups do not count: the rank may make them after a failed call.
+    """
     entries = dump.entries
     if entries.age is None:
         return None
@@ -137,7 +142,7 @@ def _end(dump: Dump, exit_: ReportedExit | None, exception: str) -> tuple[Ending
     signal = code = None
     if exit_ is not None:
         signal = exit_.signal if exit_.signal > 0 else None
-        # A code of 0 says nothing where the status is not known.
+        # A code of 0 means nothing if the status is not known.
         code = exit_.code if exit_.code or exit_.is_known else None
         is_clean = exit_.is_clean
     elif exception or dump.facts.get("clean") is True:
@@ -159,7 +164,7 @@ def _idle(dump: Dump) -> float | None:
 
 
 def number(value: object) -> float | None:
-    """A fact as seconds; None: it is no such number."""
+    """Return a fact as a number of seconds. None: it is not one."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12:
         return float(value)
     return None

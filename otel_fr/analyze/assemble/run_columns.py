@@ -1,4 +1,4 @@
-"""What can be decided on the columns of all ranks at once, so that only the rest becomes objects."""
+"""Decides collectives on the columns of all ranks at once, so that only the remaining calls become objects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from otel_fr.operations import NEEDS_EVERY_RANK
 
 
 class RunColumns:
-    """The columns of all ranks of one run, with group and signature numbers common to all files.
+    """The columns of all ranks of one run. Groups and signatures have the same numbers in all files.
 
     Attributes:
-        groups: ids of the groups in the order of their numbers. signatures: each distinct one -> its number.
-        group, signature: for each dump the number of each entry; -1: not a group of the run.
+        groups: ids of the groups, in the order of their numbers.
+        signatures: signature -> its number.
+        group, signature: for each file, the number of each entry's group and signature. -1: not a group of the run.
     """
 
     def __init__(
@@ -42,11 +43,11 @@ class RunColumns:
             self.signature.append(_through(alike, entries.signature))
 
     def decided(self) -> list[Mask]:
-        """For each dump, the entries that the match engine need not see: collectives that every member completed with
-        the same signature, which nearly all are.
+        """For each file, the mask of entries that the match engine need not see. Nearly all entries are of this kind.
 
-        Where a backend does not show when calls end, a collective that every member has joined counts as completed,
-        live and here alike: a rank in it may wait in any call after it.
+        They belong to collectives that every member completed with the same signature. If a backend does not show when
+        calls end, a collective that every member has joined counts as completed, as in the collector: a rank in it may
+        wait in any later call.
         """
         entries = [dump.entries for dump in self._dumps]
         which = [(e.stream == COLLECTIVE) & (g >= 0) for e, g in zip(entries, self.group, strict=True)]
@@ -60,7 +61,7 @@ class RunColumns:
         done = np.isin(state, (COMPLETED, UNKNOWN))
         owner = np.repeat(np.arange(len(which), dtype=np.int32), [np.count_nonzero(mask) for mask in which])
         sizes, size_of = np.unique(self._members, return_inverse=True)
-        # Equal signatures may still not fit together, or all be wrong.
+        # Equal signatures may still not match, or all be wrong.
         pairs, pair_of = np.unique(size_of[group] * len(self.signatures) + signature, return_inverse=True)
         distinct = list(self.signatures)
         sound = []
@@ -73,13 +74,13 @@ class RunColumns:
         first = np.ones(len(order), np.bool_)
         ahead, behind = order[1:], order[:-1]
         first[1:] = (group[ahead] != group[behind]) | (number[ahead] != number[behind])
-        # Differs from the previous entry of the same collective by signature, or is of the same rank.
+        # True if the entry has another signature than the previous one of its collective, or the same rank.
         differs = ~done[order]
         differs[1:] |= ~first[1:] & ((signature[ahead] != signature[behind]) | (owner[ahead] == owner[behind]))
         starts = np.flatnonzero(first)
         counts = np.diff(starts, append=len(order))
         of_group = group[order[starts]]
-        # Of a collective that every member has joined, some members' files may have lost their call.
+        # If every member has joined a collective, some members' files may still have lost their call.
         unseen = np.logical_and.reduceat(state[order] == UNKNOWN, starts)
         complete = (counts == self._members[of_group]) | (unseen & (number[order[starts]] <= self._joined[of_group]))
         good = ~np.logical_or.reduceat(differs, starts) & complete
@@ -93,7 +94,7 @@ class RunColumns:
         return out
 
     def last_completed(self) -> dict[str, tuple[int, int]]:
-        """By group: the last collective completed by some rank that needs every rank, and that rank."""
+        """Group id -> the last completed collective that needs every rank, and a rank that completed it."""
         needed = np.array([s.operation in NEEDS_EVERY_RANK for s in self.signatures] or [False], np.bool_)
         best = np.zeros(len(self._members), np.int64)
         by = np.full(len(best), -1, np.int64)
@@ -107,7 +108,7 @@ class RunColumns:
 
 
 def showing_begins(dumps: Iterable[Dump]) -> frozenset[str]:
-    """The backends whose recorder shows when devices begin calls: of some call in these files it does."""
+    """The backends whose recorder shows when devices begin calls: it shows that for some call in these files."""
     found: set[str] = set()
     for dump in dumps:
         entries = dump.entries
@@ -120,7 +121,7 @@ def showing_begins(dumps: Iterable[Dump]) -> frozenset[str]:
 def _joined_by_all(
     dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], groups: Mapping[str, Group]
 ) -> list[int]:
-    """For each group the last collective that every member has enqueued; 0: none, or it is not known of each."""
+    """For each group, the last collective that every member has enqueued. 0: none, or not known for every member."""
     reached: dict[str, dict[int, int]] = {}
     for dump in dumps:
         for key, info in dump.groups.items():

@@ -36,10 +36,10 @@ class Run:
     """One run of one job, with the files of its ranks.
 
     Attributes:
-        run_id: `identity.run_id`; "" for files of other recorders, which do not have it.
-        ids: rank -> `Entry.group` of its file -> `Group.id`.
+        run_id: `identity.run_id`. "" for files of other recorders, which do not have it.
+        ids: rank -> `Entry.group` in its file -> `Group.id`.
         messages: the sends and receives of each of ``dumps``.
-        written_at: Unix seconds, when the newest file was written; None: not known.
+        written_at: when the newest file was written, in Unix seconds. None: not known.
         notes: what the files do not show.
     """
 
@@ -55,7 +55,7 @@ class Run:
 
     @property
     def session(self) -> int:
-        """In how many runs its processes were before, of the process that was in most of them."""
+        """In how many earlier runs the run's processes took part: the highest number of any process."""
         return max((dump.integer("session") or 0 for dump in self.dumps), default=0)
 
     @property
@@ -64,23 +64,23 @@ class Run:
         return any(dump.has_completions for dump in self.dumps)
 
     def clock_offsets(self) -> dict[int, int]:
-        """`clocks.clock_offsets` of its files."""
+        """`clocks.clock_offsets` of the run's files."""
         return clock_offsets(self.dumps, self.ids, self.evidence.groups)
 
     def __repr__(self) -> str:
-        """Which run it is; its calls would fill a thousand screens."""
+        """Names the run. Its calls would fill a thousand screens."""
         ranks = ranks_text(dump.rank for dump in self.dumps)
         return f"<Run of job {self.job!r}, attempt {self.attempt}: {len(self.dumps)} files of {ranks}>"
 
 
 def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
-    """One `Run` for each run in the files, newest first.
+    """Make one `Run` for each run in the files, newest first.
 
-    Processes may begin several runs in one attempt. The run before counts as older, even if its file was written last:
-    a rank that has not come to the next run still writes there.
+    Processes may begin several runs in one attempt. An earlier run counts as older even if its file was written last: a
+    rank that has not reached the next run still writes there.
 
-    Files of PyTorch and torchcomms do not name their run; `file_sets.split` assigns them, and their runs come last. If
-    a rank has several files in one run, its newest is used, and a problem is returned for each of the others.
+    Files of PyTorch and torchcomms do not name their run. `file_sets.split` assigns them, and their runs come last. If
+    a rank has several files in one run, the newest is used, and a problem is returned for each of the others.
     """
     by_run: dict[tuple[str, int, str], list[Dump]] = {}
     problems: list[Problem] = []
@@ -110,7 +110,7 @@ def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
 
 
 def _add_not_yet_here(run: Run, before: Run) -> None:
-    """Ranks without a file in the run may have one of the run before, whose processes were the same."""
+    """Find ranks without a file in the run that have one in the run before, which had the same processes."""
     evidence = run.evidence
     ranks = dict(evidence.ranks)
     here = {dump.rank: ranks[dump.rank] for dump in run.dumps}
@@ -199,7 +199,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
 
 
 def _groups(dumps: Sequence[Dump]) -> tuple[dict[str, Group], dict[int, dict[str, str]]]:
-    """The groups by id, and for each rank the id of each group key of its file."""
+    """The groups by id, and for each rank: group key in its file -> group id."""
     seen: dict[str, set[int]] = {}
     for dump in dumps:
         for key, info in dump.groups.items():
@@ -233,10 +233,11 @@ def _calls(
     showing: Container[str],
     young: Mapping[int, float],
 ) -> list[Call]:
-    """The calls that the match engine must see: those that are not decided, and the newest.
+    """The calls that the match engine must see: those that are not decided, and the newest one.
 
     Args:
-        showing: `showing_begins`. young: `young_calls`.
+        showing: the result of `showing_begins`.
+        young: the result of `young_calls`.
     """
     entries, pairs = dump.entries, messages.entries
     newest = int(entries.record[~destroys(dump)].max(initial=-1))  # the engine sets those aside
@@ -286,10 +287,13 @@ def _calls(
 def _drop_outdated(
     dumps: Sequence[Dump], ranks: Mapping[int, Rank], last_completed: Mapping[str, tuple[int, int]]
 ) -> list[tuple[int, str]]:
-    """Files that were written before others of the run and are contradicted by them do not show how the run ended.
+    """Forget the progress of files that other files contradict: they are older, and do not show how the run ended.
 
-    If one rank completed a collective that needs every rank, every member enqueued it, also one whose (older) file
-    does not have it.
+    If one rank completed a collective that needs every rank, every member has enqueued it, even if its (older) file
+    does not contain it.
+
+    Returns:
+        The rank of each such file, and a sentence about it.
     """
     outdated: list[tuple[int, str]] = []
     for dump in dumps:
@@ -311,5 +315,5 @@ def _no_file(absent: Collection[int]) -> list[Note]:
 
 
 def _noted(kind: NoteKind, texts: Iterable[tuple[int, str]]) -> list[Note]:
-    """One note for all ranks with the same text."""
+    """Make one note for all ranks with the same text."""
     return [Note(kind, f"{ranks_text(ranks)}: {text}") for text, ranks in ranks_by_text(texts).items()]

@@ -1,7 +1,7 @@
-"""Calls whose backend does not show when they end: a collective that every member has joined counts as completed.
+"""Completes calls whose backend does not show when they end: a collective that every member has joined has completed.
 
-Live it is the same (`otel_fr_collector.jobs.incomplete`). `run_columns` decides the collectives whose calls are equal;
-here are the rest: gathers, for example, whose lists differ from rank to rank.
+The collector does the same (`otel_fr_collector.jobs.incomplete`). `run_columns` decides collectives with equal calls.
+This module decides the others, for example gathers, whose lists differ from rank to rank.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MAY_HAVE_ENDED = (CallState.UNKNOWN, CallState.COMPLETED)
 
 
 def complete_joined(calls: Sequence[Call], groups: Mapping[str, Group]) -> list[Call]:
-    """The calls; those of unknown end are completed where all members have joined, with arguments that fit.
+    """Return the calls. Those of unknown state are completed if all members have joined with matching arguments.
 
-    Each call is compared with one other only: where two others do not fit together, the match engine finds that from
-    calls of any state.
+    All calls are compared with the first one only. If two others do not match, the match engine finds that from calls
+    of any state.
     """
     unseen = {key for call in calls if call.state is CallState.UNKNOWN and (key := instance_key(call)) is not None}
     if not unseen:

@@ -1,4 +1,4 @@
-"""The arguments of a call, as a reader sees them."""
+"""The arguments of a call as text for readers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from otel_fr.match import Signature
 
 MAX_SHAPES = 4
-"""Tensors of a call whose shapes are written out."""
+"""Tensors of a call whose shapes are shown."""
 _MAX_DTYPES = 8
 
 
 def arguments(signature: Signature) -> dict[str, str | int]:
-    """Name -> value of the arguments that were recorded: ``{"input": "[4, 4] Float", "reduce op": "sum"}``."""
+    """The recorded arguments, name -> value: ``{"input": "[4, 4] Float", "reduce op": "sum"}``."""
     known = {
         "input": _tensors(signature.input_sizes, signature.input_dtypes),
         "output": _tensors(signature.output_sizes, signature.output_dtypes),

@@ -1,4 +1,4 @@
-"""Beside the verdict: what communication costs, how that compares with another run, and what NCCL itself tells."""
+"""What is shown beside the verdict: the cost of communication, a comparison with another run, and data from NCCL."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from otel_fr.presentation import count_text, duration_text, group_text, ranks_te
 from otel_fr.sizes import size_text
 
 MAX_KINDS = 8
-"""Kinds of calls that are shown: those with the most time."""
+"""Kinds of calls that are shown: those that took the most time."""
 MIN_SHARE = 0.01
-"""Share of the time below which its number is not shown."""
+"""Shares of the time below this are not shown as numbers."""
 MAX_LAST = 3
-"""Ranks that came last which are shown."""
+"""Ranks that are shown because they came last."""
 _NAMES = ("operation", "process_group", "size_bytes", "on_device")
 _COMPARED = ("share", "mean_s", "wait_s", "transfer_s")
 
 
 def beside(analysis: Analysis) -> list[tuple[str, list[str]]]:
-    """Titles and sentences, as far as there is something. What communication costs is shown where there is no fault."""
+    """The sections, as titles and sentences. The cost of communication is shown only if there is no fault."""
     costs = Performance() if analysis.findings else analysis.performance
     measured = analysis.device_durations
     told = (
@@ -35,7 +35,7 @@ def beside(analysis: Analysis) -> list[tuple[str, list[str]]]:
 
 
 def slowest_text(found: Performance) -> str:
-    """``"the others waited 70 % of the time for rank 3, before its call at train.py:44 step"``; "": for nobody."""
+    """``"the others waited 70 % of the time for rank 3, before its call at train.py:44 step"``; "" if for none."""
     one = found.slowest
     if one is None:
         return ""
@@ -47,7 +47,7 @@ def slowest_text(found: Performance) -> str:
 
 
 def sentences(found: Performance) -> list[str]:
-    """The kinds of calls, most time first; who is waited for; what is exposed."""
+    """Sentences about the kinds of calls, most time first, about the rank that others wait for, and about exposure."""
     if not found.kinds:
         return []
     lines = [_kind_text(kind, found) for kind in found.kinds[:MAX_KINDS]]
@@ -70,7 +70,7 @@ def _exposed(in_flight: float | None) -> str:
 
 
 def comparison(analysis: Analysis, other: Analysis) -> list[str]:
-    """How the calls of a run differ from those of another one, largest difference of time first."""
+    """Sentences on how the calls of two runs differ, largest difference of time first."""
     ours, theirs = analysis.performance, other.performance
     pairs = _pairs(ours, theirs)
     lines = [*_doubts("this run", analysis), *_doubts("the other run", other)]
@@ -85,7 +85,7 @@ def comparison(analysis: Analysis, other: Analysis) -> list[str]:
 
 
 def _doubts(name: str, analysis: Analysis) -> list[str]:
-    """Why the times of a run may say little."""
+    """Reasons why the times of a run may be unreliable."""
     found = []
     if analysis.absent:
         found.append(f"{name} has no file of {ranks_text(analysis.absent)}: the times are of the other ranks only")
@@ -95,7 +95,7 @@ def _doubts(name: str, analysis: Analysis) -> list[str]:
 
 
 def to_json(found: Performance) -> dict[str, Any] | None:
-    """As in ``--format json``; None: no file has times."""
+    """The performance as in ``--format json``. None: no file has times."""
     if not found.kinds:
         return None
     one = found.slowest
@@ -118,7 +118,7 @@ def to_json(found: Performance) -> dict[str, Any] | None:
 
 
 def comparison_json(analysis: Analysis, other: Analysis) -> dict[str, Any]:
-    """As ``against`` of ``--format json``; of pairs, the first is of the run itself."""
+    """The key ``against`` of ``--format json``. The first item of each pair belongs to the run itself."""
     ours, theirs = analysis.performance, other.performance
     pairs = _pairs(ours, theirs)
     return {
@@ -133,14 +133,14 @@ def comparison_json(analysis: Analysis, other: Analysis) -> dict[str, Any]:
 
 
 def _pairs(ours: Performance, theirs: Performance) -> list[tuple[Kind, Kind]]:
-    """The kinds of calls that both have, largest difference of time first."""
+    """The kinds of calls that both runs have, largest difference of time first."""
     known = {kind.key: kind for kind in theirs.kinds}
     pairs = [(kind, known[kind.key]) for kind in ours.kinds if kind.key in known]
     return sorted(pairs, key=lambda pair: -abs(pair[0].mean - pair[1].mean) * pair[0].each)
 
 
 def _pace(pairs: list[tuple[Kind, Kind]], ours: Performance, theirs: Performance) -> float:
-    """How many calls a second there are, divided by those of the other run: the median over the kinds."""
+    """Calls per second of the run, divided by those of the other run: the median over the kinds."""
     return median((mine.each / ours.seconds) / (others.each / theirs.seconds) for mine, others in pairs)
 
 
@@ -177,7 +177,7 @@ def _kind_text(kind: Kind, found: Performance) -> str:
 
 
 def _total_text(found: Performance) -> str:
-    """Of all kinds; those whose waits are not known count in the total only."""
+    """The totals of all kinds. Kinds whose waits are not known count only in the total time."""
     text = f"all calls: {_share(sum(map(found.share, found.kinds)))}"
     known = [(kind.parts, kind.each) for kind in found.kinds if kind.parts is not None]
     if not known:

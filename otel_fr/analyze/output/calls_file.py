@@ -21,16 +21,16 @@ from otel_fr.dumps.columns import NONE
 
 CSV, PARQUET = ".csv", ".parquet"
 _FORMULA = re.compile(r"[\t\r\n]*[=+\-@]")
-"""How a text begins that a spreadsheet would calculate (OWASP, CSV injection)."""
+"""The beginning of a text that a spreadsheet would evaluate as a formula (OWASP, CSV injection)."""
 PARQUET_NEEDED = "needs pyarrow: pip install 'otel-fr[parquet]'"
 
 
 def write_calls(analysis: Analysis, path: Path) -> None:
-    """Write the calls to ``path`` atomically, replacing an existing file; its suffix is `CSV` or `PARQUET`.
+    """Write the calls to ``path`` atomically, replacing an existing file. The suffix must be `CSV` or `PARQUET`.
 
     Raises:
-        OSError: it cannot be written.
-        ModuleNotFoundError: Parquet, and pyarrow is not installed.
+        OSError: the file cannot be written.
+        ModuleNotFoundError: pyarrow, which Parquet needs, is not installed.
     """
     with replacing(path) as temporary:
         if path.suffix.lower() == PARQUET:
@@ -53,14 +53,15 @@ def _write_csv(analysis: Analysis, path: Path) -> None:
 
 
 def _csv_column(column: Any, kind: Kind) -> list[Any]:
-    """Times as RFC 3339 in UTC with nanoseconds; what is not known as an empty field; formulas with a ``'`` before."""
+    """Format a column. Times become RFC 3339 in UTC with nanoseconds, and unknown values empty fields. A ``'`` is put
+    before formulas."""
     if kind == "time":
         texts = np.datetime_as_string(column.view("datetime64[ns]"), unit="ns").tolist()
         return ["" if time == NONE else f"{text}Z" for time, text in zip(column.tolist(), texts, strict=True)]
     if kind == "number":
         return ["" if value != value else value for value in column.tolist()]
     values: list[Any] = column.tolist()
-    if kind == "text":  # a job's names are whatever its files say
+    if kind == "text":  # a job's files may contain any names
         return [f"'{value}" if value and _FORMULA.match(value) else value for value in values]
     return values
 

@@ -1,8 +1,9 @@
 """``--output``: the flat database of ``torchfrtrace -o``, loadable without PyTorch and without executing code.
 
-The tables and their first columns are those of PyTorch's (torch 2.13, ``flight_recorder/components/types.py``); its
-file is a pickle of its own classes. The ending of the file's name chooses the form: ``.json``; ``.sqlite``,
-``.sqlite3`` or ``.db``; ``.pkl``, ``.pickle``, none, or one that is no word is a pickle of plain values.
+The tables and their first columns are the same as PyTorch's (torch 2.13, ``flight_recorder/components/types.py``).
+PyTorch's file is a pickle of its own classes. The suffix of the file's name chooses the format: ``.json``, SQLite
+(``.sqlite``, ``.sqlite3``, ``.db``), or a pickle of plain values (``.pkl``, ``.pickle``, no suffix, or a suffix that is
+not a word).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from otel_fr.analyze.output.replacing import replacing
 from otel_fr.match import CallState
 
 FORMAT = 1
-"""Incremented when a column is removed or changes its meaning; new columns are appended."""
+"""Incremented when a column is removed or changes its meaning. New columns are appended."""
 
 COLUMNS = {
     "groups": ("id", "desc", "size", "name"),
@@ -49,7 +50,7 @@ def write_database(analysis: Analysis, path: Path) -> None:
     """Write the tables to ``path`` atomically, replacing an existing file.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     tables, suffix = _Tables(analysis), path.suffix.lower()
     try:
@@ -79,11 +80,11 @@ def _json_parts(tables: _Tables) -> Iterator[str]:
 def _write_sqlite(tables: _Tables, path: Path) -> None:
     """Lists and dicts are stored as JSON text, for SQLite's ``json_each``."""
     with closing(sqlite3.connect(path)) as connection, connection:
-        for setting in ("journal_mode", "synchronous"):  # a file that is not complete takes nobody's place
+        for setting in ("journal_mode", "synchronous"):  # safe, since an incomplete file replaces nothing
             connection.execute(f"PRAGMA {setting} = OFF")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
         for table, columns in COLUMNS.items():
-            numbered = table != "groups"  # whose ids are text
+            numbered = table != "groups"  # ids of groups are text
             typed = ", ".join("id INTEGER PRIMARY KEY" if numbered and name == "id" else name for name in columns)
             connection.execute(f"CREATE TABLE {table} ({typed})")
             marks = ", ".join("?" * len(columns))

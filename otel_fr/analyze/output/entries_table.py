@@ -16,9 +16,9 @@ from otel_fr.operations import way
 
 
 def entries_text(analysis: Analysis, view: View) -> str:
-    """The calls of the ranks side by side, oldest first; calls of groups that are not selected leave a blank.
+    """The calls of the ranks side by side, oldest first. Calls of groups that are not selected leave a blank.
 
-    With ``view.verbose`` every field of a call; with ``view.stacks`` a second table of the stacks, by number.
+    With ``view.verbose``, every field of a call is shown. With ``view.stacks``, a second table shows numbered stacks.
     """
     if analysis.run is None:
         return ""

@@ -1,4 +1,4 @@
-"""``--format markdown``: for issues and chats (GitHub-flavoured), with all text from files escaped."""
+"""``--format markdown``: GitHub-flavoured Markdown for issues and chats. All text from files is escaped."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A code span, also within a table."""
+    """A code span that is safe within a table, too."""
     line = clean(text).replace("|", "\\|")
     mark = "`" * (1 + max((len(run) for run in _BACKTICKS.findall(line)), default=0))
     return f"{mark} {line} {mark}" if "`" in line else f"{mark}{line}{mark}"

@@ -1,8 +1,8 @@
 """``--otlp``: the incidents as traces in Jaeger, Tempo or any other OTLP backend, as the live collector sends them.
 
-The root span is the incident; its children are the ranks' calls that their files hold, and the culprits. The trace's id
-is the one that the ranks and the collector compute, so that what they have sent is in the same trace; span ids are of
-files only (`otel_fr.incident_trace`), so that nothing replaces or repeats those spans.
+The root span is the incident. Its children are the ranks' calls in the files, and the culprits. Ranks and collector
+compute the same trace id, so their spans are in the same trace. Span ids are different for files
+(`otel_fr.incident_trace`), so that no span replaces or repeats another.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from otel_fr.presentation import group_name
 from otel_fr.stacks import site_of
 
 SERVICE = "otel-fr analyze"
-"""``service.name`` of the traces of files that do not have the job's."""
+"""``service.name`` of the traces if the files do not have the job's."""
 
 BATCH = 500
-"""Spans of one request: a span is about 1 KB, and servers take 4 MB at a time."""
+"""Spans of one request. A span is about 1 KB, and servers accept 4 MB at a time."""
 
 _HTTP_PORT = 4318
 _TRACES = "/v1/traces"
@@ -43,19 +43,20 @@ _LATEST = 2**63 - 1
 
 
 class UnreachableEndpoint(Exception):  # noqa: N818 - it names the problem
-    """The traces could not be sent; the text says why."""
+    """The traces could not be sent. The text says why."""
 
 
 def send_traces(analysis: Analysis, endpoint: str) -> int:
-    """Send the trace of every incident that shows in a collective. Returns the number of traces sent.
+    """Send the trace of every incident that shows in a collective. Return the number of traces.
 
-    ``endpoint``: an http or https URL.
+    The variables ``OTEL_EXPORTER_OTLP_*`` set headers, TLS, compression, timeout and protocol. Without a variable, the
+    protocol follows from the port (4318: http/protobuf, else gRPC).
 
-    Headers, TLS, compression and timeout are those of the ``OTEL_EXPORTER_OTLP_*`` variables; so is the protocol,
-    which otherwise follows from the port (4318: http/protobuf, else gRPC).
+    Args:
+        endpoint: an http or https URL.
 
     Raises:
-        UnreachableEndpoint: the settings cannot be used, or no server took the traces.
+        UnreachableEndpoint: the settings cannot be used, or no server accepted the traces.
     """
     url = urlparse(endpoint)
     if url.port == _HTTP_PORT:
@@ -79,13 +80,13 @@ def send_traces(analysis: Analysis, endpoint: str) -> int:
 
 
 def span_batches(analysis: Analysis) -> Iterator[list[ResourceSpans]]:
-    """The spans of all incidents that show in a collective, at most about `BATCH` at a time."""
+    """Yield the spans of all incidents that show in a collective, about `BATCH` at a time."""
     run = analysis.run
     if run is None:
         return
     dumps = {dump.rank: dump for dump in run.dumps}
     about: dict[str, object] = {
-        # Of the ranks' own spans, by which backends group traces; files of other recorders lack it.
+        # The name in the ranks' own spans, by which backends group traces. Files of other recorders lack it.
         names.SERVICE_NAME: next((text for dump in run.dumps if (text := dump.text("service_name"))), SERVICE),
         names.JOB_ID: run.job or None,
         names.RUN_ID: run.run_id or None,
@@ -157,7 +158,7 @@ def _spans(dumps: dict[int, Dump], collective: Collective, root: Span) -> list[t
 
 
 def _span(entry: Entry, rank: int, collective: Collective, root: Span) -> Span:
-    """The span of one rank's call. Unknown times are the incident's; a call in flight ends with the incident."""
+    """The span of one rank's call. If a time is not known, it is the incident's. A call in flight ends with it."""
     start = moment(entry.created_ns) or root.start_time_unix_nano
     took = 0 if entry.duration is None else int(max(0.0, min(entry.duration, 1e9)) * 1e9)
     end = moment(entry.ended_ns) or (

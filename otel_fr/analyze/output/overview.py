@@ -1,4 +1,4 @@
-"""What several forms of the result show: the verdict in one sentence, and each rank's progress in each group."""
+"""What several output formats show: the verdict in one sentence, and each rank's progress in each group."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from otel_fr.presentation import (
 )
 
 MAX_COLUMNS = 8
-"""Process groups with a column each; if there are more, those of one description share one."""
+"""Process groups that get a column each. If there are more, groups with the same description share a column."""
 
 MAX_FOLLOWED = 6
 """Consequences of a fault that are shown."""
 
 MAX_PLACED = 4
-"""Culprits up to which the process of each is shown; more share one line for each call site."""
+"""Culprits whose processes are shown. If there are more, they share one line for each call site."""
 
 MAX_PLACE_FRAMES = 8
-"""Innermost frames that are shown of a place where ranks are."""
+"""Innermost frames that are shown where ranks share a stack."""
 
 MAX_LISTED = 20
 """Items of one list that are shown."""
@@ -47,12 +47,12 @@ class View:
     """Which parts of an analysis are shown. The verdict is always about all ranks.
 
     Attributes:
-        ranks: only these rows and timelines; None: all.
-        groups: only groups of these names or descriptions; None: all.
-        cap: causes shown, from the first.
-        incomplete: say nothing of ranks that have no file.
-        stacks: with the stacks of the culprits' and the waiting ranks' calls.
-        verbose: list every file separately; full stacks.
+        ranks: show only the rows and timelines of these ranks. None: all.
+        groups: show only groups with these names or descriptions. None: all.
+        cap: number of causes to show, from the first.
+        incomplete: do not mention ranks without a file.
+        stacks: show the stacks of the culprits' and the waiting ranks' calls.
+        verbose: list every file separately, and show full stacks.
     """
 
     ranks: frozenset[int] | None = None
@@ -71,7 +71,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One rank in one group. ``behind``: how many fewer collectives it has enqueued than the furthest member."""
+    """One rank's progress in one group. ``behind``: how many collectives it lacks compared with the furthest member."""
 
     group: str
     enqueued: int | None
@@ -80,7 +80,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """``completed/enqueued``, and how many it is behind."""
+        """``completed/enqueued``, and how many collectives the rank is behind."""
         numbers = "/".join("?" if number is None else str(number) for number in (self.completed, self.enqueued))
         return f"{numbers} -{self.behind}" if self.behind else numbers
 
@@ -97,9 +97,9 @@ class Row:
 
 @dataclass(slots=True)
 class Grid:
-    """Ranks x process groups. ``columns`` are titles, in the order of the rows' cells.
+    """A table of ranks and process groups. ``columns`` are titles, in the order of the rows' cells.
 
-    ``left_out``: number of columns over the limit.
+    ``left_out``: number of columns beyond the limit.
     """
 
     columns: list[str]
@@ -122,18 +122,18 @@ def headline(finding: Finding) -> str:
 
 
 def told(finding: Finding) -> str:
-    """The summary, with how long ranks had waited when the files were written."""
+    """The summary, and how long ranks had waited when the files were written."""
     if not finding.is_waiting or finding.age is None:
         return finding.summary
     return with_wait(finding.summary, f"for {duration_text(finding.age)}")
 
 
 def where(finding: Finding, rank: int) -> str:
-    """``"train.py:42 step"``; of a culprit also where it ran: ``"... (gpu-17, local rank 3, pid 4711)"``."""
+    """``"train.py:42 step"``. For a culprit also where it ran: ``"... (gpu-17, local rank 3, pid 4711)"``."""
     site = site_text(finding.call_sites.get(rank))
     is_missing = finding.category is Category.MISSING_RANK and rank in finding.culprit_ranks
     if is_missing and rank in finding.call_sites and rank not in finding.stacks and site not in finding.summary:
-        site = f"its last call was at {site}"  # PyTorch's files do not show where it is
+        site = f"its last call was at {site}"  # PyTorch's files do not show where the rank is
     is_shown = rank in finding.culprit_ranks and len(finding.culprit_ranks) <= MAX_PLACED
     place = finding.places.get(rank) if is_shown else None
     return f"{site} ({place_text(*place)})" if place is not None else site
@@ -196,7 +196,7 @@ def short_verdict(analysis: Analysis) -> str:
 
 
 def open_sections(analysis: Analysis) -> list[tuple[str, list[str]]]:
-    """(title, sentences) of what is known where the verdict is undecided."""
+    """(title, sentences) of what is known if the verdict is undecided."""
     if analysis.run is None or analysis.is_decided:
         return []
     found = analysis.open_calls
@@ -214,7 +214,7 @@ def open_sections(analysis: Analysis) -> list[tuple[str, list[str]]]:
 
 
 def evidence(analysis: Analysis, view: View) -> list[tuple[str, list[str]]]:
-    """(title, sentences) of what the verdict is based on, what the files do not show, and what was not used."""
+    """(title, sentences) about the evidence, about what the files do not show, and about files that were not used."""
     notes = [note.text for note in analysis.notes if not (view.incomplete and note.kind is NoteKind.NO_FILE)]
     sections = [
         ("Files", file_lines(analysis, view)),
@@ -227,7 +227,7 @@ def evidence(analysis: Analysis, view: View) -> list[tuple[str, list[str]]]:
 
 
 def other_runs(analysis: Analysis) -> list[str]:
-    """Those that the verdict is not about; where it is no fault, with the first fault of each."""
+    """Sentences about the other runs. If the newest run has no fault, each has its first fault."""
     faults, texts = analysis.older_faults, []
     for number, one in enumerate(analysis.others):
         where = f"{count_text(len(one.dumps), 'file')} in {os.path.dirname(one.dumps[0].path) or '.'}"
@@ -237,7 +237,7 @@ def other_runs(analysis: Analysis) -> list[str]:
 
 
 def roles(analysis: Analysis) -> dict[int, str]:
-    """rank -> ``"culprit"`` (of a cause) or ``"waiting"``."""
+    """Rank -> ``"culprit"`` (of a cause) or ``"waiting"``."""
     found: dict[int, str] = {}
     for finding in analysis.findings:
         found.update((rank, "waiting") for rank in finding.waiting_ranks if rank not in found)
@@ -262,9 +262,9 @@ def title(group: Group) -> str:
 
 
 def grid(analysis: Analysis, view: View, max_columns: int = 2 * MAX_COLUMNS) -> Grid:
-    """Progress of the ranks: ranks with equal progress share a row; culprits first, then waiting ranks.
+    """The progress of the ranks: culprits first, then waiting ranks. Ranks with equal progress share a row.
 
-    The columns in which a fault shows or ranks are far behind come first; those over ``max_columns`` are left out.
+    Columns in which a fault shows or ranks are far behind come first. Columns beyond ``max_columns`` are left out.
     """
     run = analysis.run
     if run is None:
@@ -293,7 +293,7 @@ def grid(analysis: Analysis, view: View, max_columns: int = 2 * MAX_COLUMNS) -> 
                 behind = 0 if progress.enqueued is None else furthest[id_] - progress.enqueued
                 cells[column_of[id_]].append(Cell(id_, progress.enqueued, progress.completed, behind))
         row = Row([number], role_of.get(number, ""), state_text(rank, dumps.get(number)), tuple(map(tuple, cells)))
-        # Ranks of different groups in one column may have equal progress.
+        # Ranks with equal progress share a row even if the groups of a column differ.
         same = (row.role, row.how, tuple(tuple((c.enqueued, c.completed, c.behind) for c in of) for of in cells))
         known = alike.get(same)
         if known is None:
@@ -309,7 +309,7 @@ def grid(analysis: Analysis, view: View, max_columns: int = 2 * MAX_COLUMNS) -> 
 def _columns(
     groups: Sequence[Group], weight: Mapping[str, tuple[bool, bool]], limit: int
 ) -> tuple[dict[str, int], list[str], int]:
-    """The column of each group, the columns' titles, and the number of columns over the limit."""
+    """The column of each group, the columns' titles, and the number of columns beyond the limit."""
     apart = len(groups) <= MAX_COLUMNS
     kinds: dict[str, list[Group]] = {}
     for group in groups:
@@ -336,7 +336,7 @@ def _title_of_many(groups: Sequence[Group]) -> str:
 
 
 def file_lines(analysis: Analysis, view: View) -> list[str]:
-    """The files, one line each; if there are many, one line for those of ranks that ended alike."""
+    """The files, one line each. If there are many, the files of ranks that ended alike share a line."""
     run = analysis.run
     if run is None:
         return []
@@ -357,7 +357,7 @@ def file_lines(analysis: Analysis, view: View) -> list[str]:
 
 
 def values(finding: Finding) -> list[tuple[list[int], str]]:
-    """(ranks, value) where ranks differ; the value of the fewest ranks first."""
+    """(ranks, value) for each value in which ranks differ. The value of the fewest ranks comes first."""
     ranks_of = ranks_by_text(sorted(finding.values.items()))
     return sorted(((ranks, value) for value, ranks in ranks_of.items()), key=lambda item: (len(item[0]), item[0]))
 
@@ -377,7 +377,7 @@ def facts(finding: Finding) -> list[tuple[str, str]]:
 
 
 def clean(text: str) -> str:
-    """The text on one line, with control characters as escapes (``\\x1b``), so that it cannot act on a terminal."""
+    """The text on one line, with control characters as escapes (``\\x1b``), so that it cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else "    " if c == "\t" else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""``--format html``: one self-contained page. Everything from the files is escaped or drawn as text."""
+"""``--format html``: one self-contained page. All text from the files is escaped or drawn as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from otel_fr.match import Finding
 from otel_fr.presentation import count_text, ranks_text
 
 MAX_ROWS = 300
-"""Rows of the table of ranks; ranks with equal progress share one."""
+"""Rows of the table of ranks. Ranks with equal progress share a row."""
 
 
 def to_html(analysis: Analysis, view: View) -> str:
@@ -108,7 +108,7 @@ def _finding(number: int, finding: Finding, analysis: Analysis, view: View) -> s
 
 
 def _timeline(analysis: Analysis, view: View) -> str:
-    # "<" could end the script element; all other characters of JSON are safe in HTML here.
+    # "<" could end the script element. All other characters of JSON are safe here.
     data = json.dumps(timeline(analysis, view), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return (
         '<section id="timeline"><h2>The last calls of each rank</h2>'

@@ -1,10 +1,10 @@
 """``--format perfetto``: the calls of each rank as a trace that ui.perfetto.dev and chrome://tracing open.
 
-The form is the JSON of the Trace Event Format (`FORMAT`): each rank is a process and each of its process groups a
-thread, each call a complete event (``X``), and an arrow (``s`` and ``f``) leads from the culprit to each call that
-waits for it. Events of one thread must not overlap, so calls of a group that are in flight at once are on threads of
-their own. The ranks' clocks are aligned by the collectives that they share. Threads have ids of their own, because
-Perfetto takes 0 for the idle process and its thread.
+The trace is JSON in the Trace Event Format (`FORMAT`). Each rank is a process, each of its process groups a thread, and
+each call a complete event (``X``). An arrow (``s`` and ``f``) leads from the culprit to each call that waits for it.
+Events of one thread must not overlap, so calls of a group that are in flight at the same time are on separate threads.
+The ranks' clocks are aligned by the collectives that they share. Ids of threads do not begin at 0, because Perfetto
+takes 0 for the idle process and its thread.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from otel_fr.match import UNENDED, CallState, Finding, Group, Signature
 from otel_fr.presentation import collective_text
 
 FORMAT = "https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU"
-"""The document that defines it."""
+"""The document that defines the format."""
 
 MAX_CALLS = 1_000_000
-"""Calls in one trace, about 300 MB of JSON: what a browser opens. Of each rank the newest are kept."""
+"""Calls in one trace, about 300 MB of JSON, which a browser can open. The newest calls of each rank are kept."""
 MAX_LANES = 24
-"""Threads of one group of a rank; further calls that are in flight at once are written without duration."""
+"""Threads for one group of a rank. Further calls that are in flight at the same time are written without duration."""
 MAX_ARROWS = 4_096
 MAX_FRAMES = 16
 _TAIL = 0.02
-"""Share of the trace by which calls in flight extend beyond the last known event, where no file says when it was
+"""Share of the trace by which calls in flight extend beyond the last known event, if no file says when it was
 written."""
 _STEP = 1_000_000
-"""Nanoseconds that a call takes where files have no times."""
+"""Nanoseconds that a call takes if files have no times."""
 _FIRST_THREAD = 1 << 31
-"""Above every process id here, so that no thread is taken for the main thread of another process."""
+"""First id of threads. It is above every process id, so that no thread is taken for a process's main thread."""
 _VERDICT = 1 << 30
-"""Process id of the incidents; ranks have their number + 1."""
+"""Process id of the incidents. A rank's process id is the rank + 1."""
 
 _Write = Callable[[str], object]
 
 
 class _Slice(NamedTuple):
-    """Where a call is in the trace. Nanoseconds from its beginning."""
+    """The position of a call in the trace. Times are nanoseconds from the beginning of the trace."""
 
     process: int
     thread: int
@@ -62,7 +62,7 @@ class _Slice(NamedTuple):
 
 
 def write_trace(analysis: Analysis, view: View, write: _Write) -> int:
-    """Write the trace, piece by piece; returns how many calls `MAX_CALLS` left out, the oldest of each rank."""
+    """Write the trace piece by piece. Return how many calls were left out: the oldest of each rank, by `MAX_CALLS`."""
     return _Trace(analysis, view, write).run()
 
 
@@ -74,8 +74,8 @@ class _Trace:
         self._offsets = {} if analysis.run is None else analysis.run.clock_offsets()
         self._threads = count(_FIRST_THREAD)
         self._arrows = count(1)
-        # The calls that arrows may begin or end at: (key of a finding, rank) -> its call; rank -> its newest call that
-        # is not known to have ended; a call without duration -> the wait in it.
+        # Calls at which arrows may begin or end: (key of a finding, rank) -> the rank's call; rank -> its newest call
+        # that is not known to have ended; a call without duration -> the wait in it.
         self._of_fault: dict[tuple[str, int], _Slice] = {}
         self._newest: dict[int, _Slice] = {}
         self._in_call: dict[_Slice, _Slice] = {}
@@ -114,7 +114,7 @@ class _Trace:
         }
 
     def _limits(self) -> tuple[int, int]:
-        """Begin of the trace (Unix ns), and its end, in ns from there."""
+        """Beginning of the trace in Unix ns, and its end in ns from there."""
         run = self._analysis.run
         firsts: list[int] = []
         lasts: list[int] = []
@@ -136,7 +136,7 @@ class _Trace:
     # ---- one rank
 
     def _rank(self, rank: int, entries: Sequence[Entry], groups: Mapping[str, Group]) -> int:
-        """Write the calls of one rank; returns how many were left out."""
+        """Write the calls of one rank. Return how many were left out."""
         role = self._roles.get(rank, "")
         self._name(rank + 1, f"rank {rank}" + (f", {role}" if role else ""))
         shown = {key: group for key, group in groups.items() if self._view.has_group(group.name, group.description)}
@@ -157,7 +157,7 @@ class _Trace:
         return skipped
 
     def _span(self, rank: int, entry: Entry, last: int) -> tuple[int, int]:
-        """Start and end of a call. One without a time follows the rank's call before it at once."""
+        """Start and end of a call. A call without times immediately follows the rank's previous call."""
         created, ended = moment(entry.created_ns), moment(entry.ended_ns)
         if created is None:
             return last, last
@@ -172,7 +172,7 @@ class _Trace:
         return start, start
 
     def _in_order(self, entry: Entry, group: Group, last: int) -> tuple[int, int]:
-        """Start and end where no file has times: a rank's calls one after the other, a collective's side by side."""
+        """Start and end if no file has times: a rank's calls follow each other, a collective's calls begin together."""
         place = (group.id, entry.stream, entry.sequence_id)
         start = max(last + _STEP, self._columns.get(place, 0))
         self._columns[place] = start
@@ -248,7 +248,7 @@ class _Trace:
             for rank in cause.culprit_ranks:
                 if not self._view.has_rank(rank):
                     continue
-                if rank not in self._ranks:  # it has no file
+                if rank not in self._ranks:  # the culprit has no file
                     self._ranks.append(rank)
                     self._name(rank + 1, f"rank {rank}, culprit")
                 source = self._culprit(cause, rank, since)
@@ -259,7 +259,7 @@ class _Trace:
                         self._arrow(source, mark)
 
     def _waits(self, finding: Finding, rank: int) -> _Slice | None:
-        """The call in which a rank waits. One that is drawn without duration gets a wait beside it."""
+        """The call in which a rank waits. If it is drawn without duration, a wait is drawn beside it."""
         known = self._of_fault.get((finding.key, rank)) or self._newest.get(rank)
         if known is None or known.end > known.start:
             return known
@@ -271,7 +271,7 @@ class _Trace:
         return wait
 
     def _culprit(self, finding: Finding, rank: int, since: int) -> _Slice:
-        """A culprit's call in which the fault shows; else that it is missing, from ``since`` on."""
+        """A culprit's call in which the fault shows. If there is none, draw it as missing from ``since`` on."""
         known = self._of_fault.get((finding.key, rank))
         if known is None:
             known = _Slice(rank + 1, next(self._threads), since, self._end)
@@ -295,7 +295,7 @@ class _Trace:
         )
 
     def _arrow(self, source: _Slice, target: _Slice) -> None:
-        """An arrow that ends where the wait begins; none to one that began before: Perfetto turns it round."""
+        """Draw an arrow that ends where the wait begins, unless the wait began first: Perfetto would reverse it."""
         arrives = target.start
         leaves = min(arrives, source.end)
         if leaves < source.start:
@@ -324,7 +324,8 @@ class _Lanes:
     """The threads of one group of a rank.
 
     Attributes:
-        name, title: of the group; the title is JSON. ends: when the last call of each thread ends.
+        name, title: name and title of the group. The title is JSON.
+        ends: when the last call of each thread ends.
     """
 
     name: str
@@ -340,7 +341,7 @@ def _times(entries: Entries, each: int) -> Iterator[Any]:
 
 
 def _queue(entry: Entry) -> dict[str, float]:
-    """How long the call waited on its rank before the device began it, and how long that took, where both are known."""
+    """How long the call waited on its rank until the device began it, and how long it then ran, if both are known."""
     created, started, ended = entry.created_ns, entry.started_ns, entry.ended_ns
     if created is None or started is None or ended is None or not 0 < created <= started <= ended < LATEST:
         return {}
@@ -358,5 +359,5 @@ def _text(value: str) -> str:
 
 
 def _fields(values: Mapping[str, object]) -> str:
-    """The values as fields of a JSON object that has fields before them."""
+    """The values as further fields of a JSON object, with a comma before each."""
     return "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""A file that is written as a whole or not at all."""
+"""Writes a file completely or not at all."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that replaces it at the end, and is removed where writing fails.
+    """Provide a temporary path beside ``path``. At the end it replaces ``path``; if writing fails, it is removed.
 
-    A symbolic link stays, and the file it leads to is replaced.
+    A symbolic link is kept, and the file to which it leads is replaced.
 
     Raises:
-        OSError: ``path`` cannot be replaced; or it is there and is no regular file. A device or a pipe is never
-            replaced: for root, that would leave the machine with a file in the place of /dev/null.
+        OSError: ``path`` cannot be replaced, or it exists and is not a regular file. A device or a pipe is never
+            replaced: as root, this could put a file in the place of /dev/null.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError("not a regular file")

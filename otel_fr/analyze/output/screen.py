@@ -10,9 +10,9 @@ from otel_fr.analyze.output.overview import View, clean
 from otel_fr.presentation import count_text, ranks_text
 
 MAX_LINES = 20
-"""Lines of a screen: a terminal has 24."""
+"""Lines of a screen. A terminal has 24."""
 MAX_WIDTH = 160
-"""Characters of a line; a longer one ends with dots."""
+"""Characters of a line. A longer line is cut and ends with dots."""
 MAX_CAUSES = 5
 MAX_ROWS = 20
 """Rows of the table of ranks."""
@@ -60,7 +60,7 @@ def to_cell(analysis: Analysis) -> str:
 
 
 def _files(analysis: Analysis) -> list[str]:
-    """What was read."""
+    """Lines about the files that were read."""
     run = analysis.run
     if run is None:
         return []

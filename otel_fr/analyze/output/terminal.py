@@ -35,7 +35,7 @@ def show(analysis: Analysis, view: View, console: Console | None = None) -> None
     console = console or Console(soft_wrap=True, highlight=False)
     for style, text in verdict_lines(analysis, view):
         console.print(Text(text, _STYLES.get(style, "")))
-    # A column is about as wide as its numbers; longer titles are wrapped.
+    # A column is about as wide as its numbers. Longer titles are wrapped.
     grid = overview.grid(analysis, view, max((console.width - 26) // 20, 2))
     if grid.columns and grid.rows:
         console.print()

@@ -18,15 +18,14 @@ from otel_fr.match import Finding, Rank
 from otel_fr.presentation import collective_text, count_text, ranks_by_text, ranks_text
 
 _VERDICTS = {HEALTHY: "no_fault", FAULT: "fault", UNUSABLE: "no_file", UNDECIDED: "undecided"}
-"""``verdict`` of the JSON form, by `Analysis.status`."""
+"""``verdict`` in the JSON output, by `Analysis.status`."""
 
 _MAX_STACK_LINES = 40
 _MAX_APART = 8
-"""Ranks whose values are shown on one line each; if there are more, one line per value."""
+"""Ranks whose values are shown on one line each. If there are more, there is one line per value."""
 
 Line = tuple[str, str]
-"""(style, text): the style is "" or what the line is: verdict, healthy, undecided, culprit, waiting, value, title or
-stack."""
+"""(style, text). The style is "", verdict, healthy, undecided, culprit, waiting, value, title or stack."""
 
 
 # JSON.
@@ -36,7 +35,7 @@ def to_json(analysis: Analysis, other: Analysis | None = None) -> str:
     """``{"verdict": ..., "incidents": [...], "open_calls": ..., "ranks": [...], "files": [...], ...}``.
 
     Args:
-        other: a run that the performance of this one is compared with.
+        other: a run whose performance is compared with this one's.
     """
     run = analysis.run
     value = {
@@ -104,19 +103,19 @@ def _file_dict(dump: Dump) -> dict[str, Any]:
 
 
 def to_text(analysis: Analysis, view: View | None = None) -> str:
-    """The verdict, then what it is based on. Control characters from files are escaped."""
+    """The verdict, then the evidence. Control characters from files are escaped."""
     view = view or View()
     return "".join(f"{text}\n" for _, text in verdict_lines(analysis, view) + evidence_lines(analysis, view))
 
 
 def against_text(analysis: Analysis, other: Analysis) -> str:
-    """How the performance of a run compares with another one's."""
+    """The comparison of a run's performance with another run's."""
     lines = _section(f"Against {other.path}", comparison(analysis, other), View())
     return "".join(f"{text}\n" for _, text in _clean(lines))
 
 
 def verdict_lines(analysis: Analysis, view: View) -> list[Line]:
-    """The faults, or that none was found, or what is open."""
+    """The lines of the verdict: the faults, that there is none, or what is undecided."""
     if analysis.findings:
         return _clean(_causes(analysis, view))
     style = {HEALTHY: "healthy", UNDECIDED: "undecided"}.get(analysis.status, "verdict")
@@ -127,7 +126,7 @@ def verdict_lines(analysis: Analysis, view: View) -> list[Line]:
 
 
 def evidence_lines(analysis: Analysis, view: View) -> list[Line]:
-    """What the verdict is based on: the files, what they do not show, and files that were not used."""
+    """The lines of the evidence: the files, what they do not show, and files that were not used."""
     sections = overview.evidence(analysis, view)
     return _clean([line for title, items in sections for line in _section(title, items, view)])
 

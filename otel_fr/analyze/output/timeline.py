@@ -18,9 +18,9 @@ from otel_fr.match import CallState, Finding, Group, Signature
 from otel_fr.match.facts.instances import InstanceKey
 
 _LONGEST = 1e9
-"""Longest duration drawn for a call, in seconds: files may contain any number."""
+"""Longest duration that is drawn for a call, in seconds: files may contain any number."""
 MAX_RANKS = 1024
-"""Rows; culprits and waiting ranks first."""
+"""Rows at most. Culprits and waiting ranks come first."""
 MAX_CALLS = 40_000
 """Bars of all rows together."""
 MAX_STACKS = 500
@@ -43,7 +43,7 @@ class _Bar:
 
 
 def timeline(analysis: Analysis, view: View) -> dict[str, Any]:
-    """The data for ``page.js``, which documents it: each text once, calls as lists of numbers."""
+    """The data for ``page.js``, which documents it. Each text occurs once, and calls are lists of numbers."""
     role_of = overview.roles(analysis)
     order = {"culprit": 0, "waiting": 1}
     ranks = sorted((r for r in analysis.ranks if view.has_rank(r)), key=lambda r: (order.get(role_of.get(r, ""), 2), r))
@@ -82,7 +82,7 @@ def timeline(analysis: Analysis, view: View) -> dict[str, Any]:
 
 
 def _newest(analysis: Analysis, view: View, ranks: list[int], fault_of: Mapping[str, Finding]) -> dict[int, list[_Bar]]:
-    """The last calls of each rank, and before them those in which a fault shows."""
+    """The last calls of each rank, preceded by older calls in which a fault shows."""
     each = min(max(MAX_CALLS // max(len(ranks), 1), _MIN_EACH), _MAX_EACH)
     found: dict[int, list[_Bar]] = {rank: [] for rank in ranks}
     faults = {(f.group.id, f.sequence_id) for f in fault_of.values() if f.group is not None}
@@ -119,7 +119,7 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
 def _columns(bars: Mapping[int, list[_Bar]]) -> dict[InstanceKey, int]:
     """A column for each collective, after the columns of all calls that its ranks made before it.
 
-    Where ranks disagree about the order (a swapped pair, a deadlock), the first one seen goes first.
+    If ranks disagree about the order (a swapped pair, a deadlock), the collective that was seen first comes first.
     """
     after: dict[InstanceKey, set[InstanceKey]] = {}
     waits: dict[InstanceKey, int] = {}
@@ -183,7 +183,7 @@ def _add_missing(
 
 
 class _Texts:
-    """Each text once; calls refer to it by its index."""
+    """Stores each text once. Calls refer to it by its index."""
 
     def __init__(self) -> None:
         self.tables: dict[str, list[str]] = {"operations": [], "groups": [], "details": [], "stacks": []}
