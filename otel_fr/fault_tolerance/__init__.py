@@ -1,6 +1,6 @@
-"""What a job tells otel-fr of its progress, and what otel-fr tells the job. Imports no torch.
+"""The job reports its progress to otel-fr, and otel-fr informs the job of failed peers. Imports no torch.
 
-`RankMonitorClient` and what belongs to it have the names that nvidia-resiliency-ext gives them.
+`RankMonitorClient` and the names exported with it have the names of nvidia-resiliency-ext.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["RankMonitorClient", "RankMonitorClientError", "WorkloadAction", "Wor
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when first used: a rank that does not use the client does not load it."""
+    """Import the client when it is first used, so that other ranks do not load it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from otel_fr.fault_tolerance import client

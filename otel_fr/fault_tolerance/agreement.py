@@ -1,9 +1,9 @@
-"""Agreement, over the job's store, on which members of a process group form it anew. Imports no torch.
+"""Members of a process group agree, over the job's store, which of them re-form it. Imports no torch.
 
-Each round has a number that all members count alike. A member posts its handle; the first that sees enough of them
-proposes who takes part, and the store keeps one proposal (``compare_set``). Whether a round succeeded is decided the
-same way, so that no member continues while another has given the round up. A member that is not in the proposal, such
-as one that hung and came back, learns so and takes no further part.
+Each round has a number, which is the same in all members. A member stores its handle. The first member that sees enough
+handles proposes who takes part, and the store keeps only one proposal (``compare_set``). Whether a round succeeded is
+decided in the same way, so that no member continues after another has given up the round. A member that is not in the
+proposal, such as one that hung and came back, gets an error and takes no further part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UUID_BITS: Final = 63
 
 
 class Store(Protocol):
-    """The parts of c10d's store that are used."""
+    """The methods of c10d's store that this module uses."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
@@ -34,7 +34,7 @@ class Store(Protocol):
 
 
 class ReconfigureError(RuntimeError):
-    """The process group could not be re-formed; the text says why, and what to do."""
+    """The process group could not be re-formed. The text says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Decision:
     """Who takes part in a round.
 
     Attributes:
-        uuid: of the new group, from 1 to 2**63 - 1.
-        members: as they were named before; the position of each is its new rank.
-        handles: theirs, in that order.
+        uuid: id of the new group, from 1 to 2**63 - 1.
+        members: the members, under their former numbers. A member's position is its new rank.
+        handles: the members' handles, in the same order.
     """
 
     uuid: int
@@ -54,12 +54,12 @@ class Decision:
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds.
+    """How long to wait, in seconds.
 
     Attributes:
-        whole: until a round must be decided.
-        others: for members that are not known to have failed; None: they are waited for until `whole`.
-        outcome: for the other members of a decided round to say that they have the new group.
+        whole: time until a round must be decided.
+        others: time to wait for members that are not known to have failed; None: until `whole`.
+        outcome: time to wait, in a decided round, until the other members say that they have the new group.
     """
 
     whole: float
@@ -68,13 +68,13 @@ class Patience:
 
 
 class Agreement:
-    """One member's side.
+    """One member's side of the agreement.
 
     Args:
-        store: of the job; must outlive any rank.
-        name: of the group, the same in all members.
+        store: the job's store, which must outlive any rank.
+        name: name of the group, the same in all members.
         own: this member.
-        failed: returns the members that are known to have failed; only advice, which saves waiting for them.
+        failed: returns the members that are known to have failed. This is only advice: it saves waiting for them.
     """
 
     def __init__(self, store: Store, name: str, own: int, failed: Callable[[], Collection[int]]) -> None:
@@ -87,10 +87,12 @@ class Agreement:
         """Take part in round ``number``.
 
         Args:
-            members: of the round before. minimum: how many must take part.
+            members: the members of the previous round.
+            handle: this member's handle.
+            minimum: how many members must take part.
 
         Raises:
-            ReconfigureError: this member was left out, or too few came in time, or the store does not answer.
+            ReconfigureError: this member was left out, too few members came in time, or the store does not answer.
         """
         begun = time.monotonic()
         decision = self._key(number, "decision")
@@ -114,7 +116,7 @@ class Agreement:
         return self._read(decision)
 
     def settle(self, number: int, decision: Decision, has_succeeded: bool, patience: Patience) -> bool:
-        """Say whether this member has the new group; returns whether the round succeeded, alike in all members."""
+        """Report whether this member has the new group. Return True if the round succeeded, the same in all members."""
         outcome = self._key(number, "outcome")
         if has_succeeded:
             self._set(self._key(number, f"has/{self._own}"), "1")
@@ -155,11 +157,11 @@ class Agreement:
         return self._asked(lambda: bytes(self._store.get(key)).decode())
 
     def _check(self, *keys: str) -> bool:
-        """All of them are set."""
+        """Return True if all keys are set."""
         return self._asked(lambda: bool(self._store.check(list(keys))))
 
     def _compare_set(self, key: str, value: str) -> str:
-        """Set it if it is not set; returns the value that it then has."""
+        """Set a key if it is not set. Return the value that it has then."""
         return self._asked(lambda: bytes(self._store.compare_set(key, "", value)).decode())
 
     def _asked(self, ask: Callable[[], _T]) -> _T:

@@ -1,6 +1,6 @@
-"""`RankMonitorClient`: the client calls of nvidia-resiliency-ext, on otel-fr's heartbeats and sections.
+"""`RankMonitorClient`: the client API of nvidia-resiliency-ext, based on otel-fr's heartbeats and sections.
 
-No launcher and no server of its own is needed: the rank's monitor judges what the client tells
+It needs no special launcher and no server: the rank's monitor judges the heartbeats and sections
 (docs/guide/fault-tolerance.md).
 """
 
@@ -27,15 +27,15 @@ from otel_fr.fault_tolerance.timeouts import (
 
 STATE_KEY: Final = "current_timeouts"
 SAFETY_FACTOR: Final = 5.0
-"""A computed timeout is so many times the longest time seen, as in nvidia-resiliency-ext."""
+"""Computed timeouts are the longest observed time multiplied by this, as in nvidia-resiliency-ext."""
 
 
 class RankMonitorClientError(Exception):
-    """The client cannot do what it was asked: it is not initialised, or a section is not (or already) open."""
+    """The client or a section is not (or already) initialised or open, or there is not enough data for timeouts."""
 
 
 class WorkloadAction(Enum):
-    """What a rank asks for before the next start of the job."""
+    """An action that a rank requests before the next start of the job."""
 
     Continue = 0
     ExcludeThisNode = 1
@@ -47,26 +47,26 @@ ACTION_NAMES: Final[Mapping[WorkloadAction, str]] = {
     WorkloadAction.ExcludeThisNode: "exclude_node",
     WorkloadAction.ShutdownWorkload: "stop",
 }
-"""As docs/reference/telemetry.md has them."""
+"""Names of the actions in docs/reference/telemetry.md."""
 
 
 @dataclasses.dataclass
 class WorkloadControlRequest:
-    """What a rank asks for, and why."""
+    """The action that a rank requests, and why."""
 
     action: WorkloadAction
     description: str = "<not set>"
 
 
 class RankMonitorClient:
-    """Tells the rank's monitor of heartbeats and sections, and computes timeouts from how long they took.
+    """Reports heartbeats and sections to the rank's monitor, and computes timeouts from their durations.
 
-    Unlike `otel_fr.section` its methods raise `RankMonitorClientError` for wrong calls, as those that it replaces do.
-    A section needs no entry in a configuration. Without a recording it works, but nobody watches.
+    Unlike `otel_fr.section`, its methods raise `RankMonitorClientError` for wrong calls, like the original client.
+    Sections need not be configured. Without a recording, the client works, but nothing watches the timeouts.
 
     Attributes:
-        is_initialized: between `init_workload_monitoring` and `shutdown_workload_monitoring`.
-        hb_timeouts, section_timeouts: those in use; before `init_workload_monitoring` those loaded.
+        is_initialized: True between `init_workload_monitoring` and `shutdown_workload_monitoring`.
+        hb_timeouts, section_timeouts: timeouts in use; before `init_workload_monitoring`, the loaded timeouts.
     """
 
     def __init__(self) -> None:
@@ -80,10 +80,10 @@ class RankMonitorClient:
         self._since_ns = 0
 
     def init_workload_monitoring(self) -> None:
-        """Start with the timeouts that were loaded, otherwise with the environment's (docs/reference/environment.md).
+        """Start with the loaded timeouts, otherwise with those from the environment (docs/reference/environment.md).
 
         Raises:
-            RankMonitorClientError: it has been started.
+            RankMonitorClientError: the client is already initialised.
         """
         if self.is_initialized:
             raise RankMonitorClientError("RankMonitorClient is already initialized")
@@ -102,7 +102,7 @@ class RankMonitorClient:
         self._tell_limits()
 
     def shutdown_workload_monitoring(self) -> None:
-        """Stop: open sections end, and no heartbeat is due any more. Does nothing if it was not started."""
+        """Stop: end the open sections, and expect no more heartbeats. Does nothing if the client is not initialised."""
         if not self.is_initialized:
             return
         self.end_all_sections()
@@ -112,13 +112,13 @@ class RankMonitorClient:
     # ---- heartbeats and sections
 
     def send_heartbeat(self) -> None:
-        """The program makes progress."""
+        """Report that the program makes progress."""
         self._ensure_is_ready()
         self._observed.note_heartbeat()
         sections.heartbeat()
 
     def start_section(self, section: str) -> None:
-        """Begin a section; sections may nest and overlap, but one name is open once at most."""
+        """Begin a section. Sections may nest and overlap, but each name may be open only once."""
         self._ensure_is_ready()
         if self._observed.is_open(section):
             raise RankMonitorClientError(f"section {section!r} is already open")
@@ -126,7 +126,7 @@ class RankMonitorClient:
         sections.start_section(section, self.section_timeouts.section.get(section))
 
     def end_section(self, section: str) -> None:
-        """End a section that is open."""
+        """End an open section."""
         self._ensure_is_ready()
         if not self._observed.is_open(section):
             raise RankMonitorClientError(f"section {section!r} is not open")
@@ -142,15 +142,15 @@ class RankMonitorClient:
     # ---- timeouts
 
     def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False) -> bool:
-        """Compute the timeouts of heartbeats from those seen on any rank, and use them.
+        """Compute the heartbeat timeouts from the times observed on all ranks, and use them.
 
-        All ranks must call it, because it exchanges times in the default process group, if there is one.
+        All ranks must call this, because it exchanges times in the default process group, if there is one.
 
         Returns:
-            False: fewer than two heartbeats were sent, and ``skip_if_not_ready``.
+            False if fewer than two heartbeats were sent, and ``skip_if_not_ready`` is true.
 
         Raises:
-            RankMonitorClientError: fewer than two heartbeats were sent.
+            RankMonitorClientError: fewer than two heartbeats were sent, and ``skip_if_not_ready`` is false.
         """
         self._ensure_is_ready()
         self._exchange()
@@ -167,10 +167,14 @@ class RankMonitorClient:
         calc_out_of_section: bool = True,
         skip_if_not_ready: bool = False,
     ) -> bool:
-        """The same for sections. They hold for sections that begin from now on.
+        """Like `calculate_and_set_hb_timeouts`, for sections that begin from now on.
+
+        There is not enough data if a selected section has never ended.
 
         Args:
-            selected_sections: None: all. calc_out_of_section: also for the time without an open section.
+            selected_sections: names of sections; None: all.
+            calc_out_of_section: also compute the timeout of the time without an open section.
+            skip_if_not_ready: return False if there is not enough data, instead of raising an error.
         """
         self._ensure_is_ready()
         self._observed.note_outside()
@@ -190,7 +194,7 @@ class RankMonitorClient:
         return False
 
     def _exchange(self) -> None:
-        """Take the longest times of all ranks."""
+        """Take over the longest times of all ranks."""
         distributed = sys.modules.get("torch.distributed")
         if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
             return
@@ -213,7 +217,7 @@ class RankMonitorClient:
     # ---- state and requests
 
     def state_dict(self) -> dict[str, Any]:
-        """The computed timeouts, the same on all ranks; plain values."""
+        """Return the computed timeouts, which are the same on all ranks, as plain values."""
         state: dict[str, Any] = {}
         if self.hb_timeouts.are_valid and self.hb_timeouts.were_calculated:
             state["heartbeat"] = dataclasses.asdict(self.hb_timeouts)
@@ -223,7 +227,7 @@ class RankMonitorClient:
         return {STATE_KEY: state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Use the timeouts of `state_dict`, at once or from `init_workload_monitoring` on."""
+        """Use the timeouts from `state_dict`, at once or from `init_workload_monitoring` on."""
         found = state.get(STATE_KEY, {})
         if "heartbeat" in found:
             self.loaded_hb_timeouts = HeartbeatTimeouts(**found["heartbeat"])
@@ -235,10 +239,10 @@ class RankMonitorClient:
             self._tell_limits()
 
     def send_workload_control_request(self, req: WorkloadControlRequest) -> None:
-        """Ask for an action before the next start: the collector's attribution takes it into account.
+        """Request an action before the next start. The collector's attribution takes the request into account.
 
         Raises:
-            RuntimeError: this rank has no monitor that could pass it on.
+            RuntimeError: this rank has no monitor that could pass the request on.
         """
         action = ACTION_NAMES[WorkloadAction(getattr(req.action, "value", req.action))]
         message = {"cmd": "workload_control", "action": action, "description": str(req.description)[:1000]}

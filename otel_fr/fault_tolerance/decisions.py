@@ -1,4 +1,4 @@
-"""What the program decides, by name: where ranks decide differently, a hang often begins.
+"""Records what the program decides, by name: a hang often begins where ranks decide differently.
 
 Runs in the training thread: nothing here locks, waits, calls the operating system, reads a tensor or raises.
 """
@@ -20,16 +20,16 @@ from otel_fr.ring.decision_layout import MAX_NAME, NAMES
 _log = logging.getLogger("otel_fr")
 
 MAX_ITEMS: Final = 16
-"""Items of a tuple or list that its text shows; more are counted."""
+"""How many items the text of a tuple or list shows. Longer ones also show their length."""
 MAX_CHARACTERS: Final = 4_096
-"""Of a text that is compared."""
+"""How many characters of a text are compared."""
 
 _PLAIN: Final = frozenset({bool, int, float, str, type(None)})
-"""Types whose values can be compared and written without running code of others."""
+"""Types whose values can be compared and converted to text without running foreign code."""
 
 
 class _Name:
-    """One name. ``word``: of the ring, that counts its decisions; -1: there is none."""
+    """The state of one name. ``word`` is the ring's word that counts its decisions; -1: there is none."""
 
     __slots__ = ("index", "kind", "number", "text", "value", "word")
 
@@ -43,7 +43,7 @@ class _Name:
 
 
 class _State:
-    """``ring``: of the recording; None: there is none. ``names``: by name."""
+    """State of this process. ``ring`` is the recording's writer; None: nothing is recorded."""
 
     def __init__(self) -> None:
         self.ring: DecisionWriter | None = None
@@ -56,15 +56,15 @@ _state = _State()
 
 
 def decision(name: str, value: object) -> None:
-    """Tell what this rank has decided: ``otel_fr.decision("skip_batch", skip)``.
+    """Record what this rank has decided: ``otel_fr.decision("skip_batch", skip)``.
 
-    Where a rank is named in an incident, the first decision in which it differed from its peers is named, too. The
-    n-th decision of a name is compared with the n-th of the other ranks, so each rank has to tell each of them. A
+    An incident that names a rank also names the first decision in which the rank differed from its peers. The n-th
+    decision of a name is compared with the n-th decision of the other ranks, so each rank must record each of them. A
     difference alone is no fault. Takes less than a microsecond while the value stays the same. Never raises.
 
     Args:
-        name: the first 112 bytes count; a few dozen different ones at most.
-        value: a bool, number, text or None, or a tuple or list of these. Of anything else only the type counts: a
+        name: the first 112 bytes count. Use a few dozen different names at most.
+        value: a bool, number, text or None, or a tuple or list of these. For other values, only the type counts: a
             tensor is not read.
     """
     try:
@@ -83,10 +83,10 @@ def decision(name: str, value: object) -> None:
 
 
 def decided(name: str, value: str, step: int) -> None:
-    """Record what otel-fr has noticed without the program, as `decision` does. Never raises.
+    """Like `decision`, for decisions that otel-fr notices on its own. Never raises.
 
     Args:
-        step: number of the training step that it belongs to; -1: none.
+        step: number of the training step to which the decision belongs; -1: none.
     """
     try:
         ring = _state.ring
@@ -103,7 +103,7 @@ def decided(name: str, value: str, step: int) -> None:
 
 
 def happened(name: str, value: str) -> None:
-    """Record an event of the current step, also if it is equal to the one before. Never raises."""
+    """Record an event of the current step, even if it equals the previous one. Never raises."""
     try:
         ring = _state.ring
         if ring is not None:
@@ -116,7 +116,7 @@ def happened(name: str, value: str) -> None:
 
 
 def failed(error: Exception) -> None:
-    """A decision could not be recorded."""
+    """Count a decision that could not be recorded."""
     _log.debug("otel-fr: could not record a decision: %s", error)
     ring = _state.ring
     if ring is not None:
@@ -125,7 +125,7 @@ def failed(error: Exception) -> None:
 
 
 def _decide(ring: DecisionWriter, name: str, known: _Name | None, value: object, step: int) -> None:
-    """A new name, or maybe another value."""
+    """Record a decision with a new name, or with a value that may be new."""
     if known is None:
         if not isinstance(name, str) or len(_state.names) >= NAMES:
             return
@@ -153,11 +153,11 @@ def _decide(ring: DecisionWriter, name: str, known: _Name | None, value: object,
 
 
 def _text(value: object) -> str:
-    """A value as text, without running code of others: a tensor would be awaited to be written."""
+    """Return a value as text, without running foreign code: the text of a tensor would wait for the device."""
     if value.__class__ in _PLAIN:
         return value[:MAX_CHARACTERS] if isinstance(value, str) else str(value)
     if value.__class__.__module__ == "numpy" and hasattr(value, "dtype") and getattr(value, "shape", None) == ():
-        return str(value)  # a scalar, which is in memory
+        return str(value)  # a numpy scalar is in memory
     if isinstance(value, (tuple, list)):
         shown = [_text(item) if item.__class__ in _PLAIN else _kind(item) for item in value[:MAX_ITEMS]]
         more = [f"... ({len(value)} in all)"] if len(value) > MAX_ITEMS else []
@@ -170,7 +170,7 @@ def _kind(value: object) -> str:
 
 
 def attach(ring: DecisionWriter) -> None:
-    """The recording has started. Decisions are counted from now on."""
+    """Count decisions from now on, because the recording has started."""
     if not _state.watches_forks:
         _state.watches_forks = True
         os.register_at_fork(after_in_child=detach)
@@ -180,7 +180,7 @@ def attach(ring: DecisionWriter) -> None:
 
 
 def detach() -> None:
-    """The recording ends, or this is a forked child, which is not the rank."""
+    """Stop: the recording ends, or this is a forked child, which is not the rank."""
     _state.ring = None
 
 

@@ -1,12 +1,12 @@
-"""The TCP connections of gloo's process groups, found through the kernel, and how they are shut down.
+"""Finds the TCP connections of gloo's process groups in /proc, and shuts them down.
 
 Shutting them down from another thread ends the calls that wait on them: each raises "Connection closed by peer" within
 milliseconds. ``ProcessGroup.abort()`` does nothing in gloo (torch 2.13, 2.14).
 
-Each gloo process group has a device, and each device an epoll instance of its own that has the device's listening
-socket, a pipe and all its connections (gloo/transport/tcp/device.cc, loop.cc). So what appears while a group is
-created belongs to it, and connections that gloo makes later (``TORCH_GLOO_LAZY_INIT=1``) are found, too.
-Imports nothing but the standard library; does nothing where there is no /proc.
+Each gloo process group has a device, and each device has an epoll instance with the device's listening socket, a pipe
+and all its connections (gloo/transport/tcp/device.cc, loop.cc). So an epoll instance that appears while a group is
+created belongs to this group. Connections that gloo makes later (``TORCH_GLOO_LAZY_INIT=1``) are found, too.
+This module imports only the standard library. It does nothing where there is no /proc.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _EPOLL: Final = "anon_inode:[eventpoll]"
 _TARGET: Final = re.compile(
     r"^tfd:\s*(\d+)\s+events:\s*[0-9a-f]+\s+data:\s*([0-9a-f]+)(?:.*\bino:([0-9a-f]+))?", re.MULTILINE
 )
-"""A descriptor in the ``/proc/PID/fdinfo`` of an epoll instance: proc_pid_fdinfo(5)."""
+"""Matches a watched descriptor in the ``/proc/PID/fdinfo`` of an epoll instance: proc_pid_fdinfo(5)."""
 
 
 class _Target(NamedTuple):
-    """A descriptor that an epoll instance watches. ``inode`` identifies what it was when it was added; 0: not known."""
+    """A descriptor that an epoll instance watches. ``inode`` identifies the file that was added; 0: unknown."""
 
     fd: int
     data: int
@@ -35,7 +35,7 @@ class _Target(NamedTuple):
 
 
 def epolls() -> frozenset[int]:
-    """The descriptors of this process that are epoll instances."""
+    """Return the descriptors of this process that are epoll instances."""
     found = set()
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
@@ -55,7 +55,10 @@ def _targets(epoll: int) -> list[_Target]:
 
 
 def _is_gloos(epoll: int) -> bool:
-    """It has a pipe and a listening socket, and knows them by addresses (Python, libuv and others: by descriptors)."""
+    """Return True if the epoll instance has a pipe and a listening socket, and identifies its descriptors by addresses.
+
+    Python, libuv and others identify them by descriptor numbers.
+    """
     has_pipe = listens = False
     for target in _targets(epoll):
         if target.data in (target.fd, 0):
@@ -71,7 +74,7 @@ def _is_gloos(epoll: int) -> bool:
 
 @contextlib.contextmanager
 def _opened(target: _Target) -> Iterator[socket.socket | None]:
-    """The TCP socket, through a descriptor of our own; None: it is none, or no longer the one that was watched."""
+    """Yield the TCP socket, on a duplicated descriptor. None: it is no TCP socket, or no longer the watched one."""
     connection: socket.socket | None = None
     with contextlib.suppress(OSError):
         copy = os.dup(target.fd)
@@ -93,32 +96,32 @@ def _opened(target: _Target) -> Iterator[socket.socket | None]:
 
 
 class GlooConnections:
-    """Which epoll instances belong to which process group."""
+    """Knows the epoll instances of each process group."""
 
     def __init__(self) -> None:
         self._before: frozenset[int] = frozenset()
         self._of_group: dict[str, tuple[int, ...]] = {}
 
     def begin(self) -> None:
-        """A process group is about to be created, by this thread."""
+        """Note that this thread is about to create a process group."""
         self._before = epolls()
 
     def created(self, name: str) -> None:
-        """It has been created. ``name``: c10d's."""
+        """Note that the process group has been created. ``name`` is c10d's name."""
         known = {epoll for own in self._of_group.values() for epoll in own}
         new = [epoll for epoll in sorted(epolls() - self._before - known) if _is_gloos(epoll)]
         if new:
             self._of_group[name] = (*self._of_group.get(name, ()), *new)
 
     def gone(self, name: str | None) -> None:
-        """The group was destroyed; None: all were."""
+        """Forget a group that was destroyed, or all groups (None)."""
         if name is None:
             self._of_group.clear()
         else:
             self._of_group.pop(name, None)
 
     def shut_down(self, name: str) -> int:
-        """Shut the connections of a group down. Returns how many there were; 0: none is known."""
+        """Shut down the connections of a group. Return their number; 0: none is known."""
         count = 0
         for epoll in epolls().intersection(self._of_group.get(name, ())):
             for target in _targets(epoll):

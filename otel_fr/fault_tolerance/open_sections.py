@@ -1,7 +1,7 @@
-"""What a process has open: its sections by thread, and its current step; and what it writes of them into the ring.
+"""The open sections of a process, by thread, and its current step. Writes them into the ring.
 
-All of it runs in the training loop: nothing locks, waits or calls the operating system. What is written for speed here
-(values kept in locals, an end that writes the body of the begin again) is measured by ``benchmarks/ring.py``.
+All of this runs in the training loop: nothing locks, waits or calls the operating system. ``benchmarks/ring.py``
+measures the optimisations (values kept in locals, an end that writes the body of the begin again).
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from otel_fr.ring.activity_layout import FLAG_AUTOMATIC, FLAG_LEFT, KIND_SECTION
 _log = logging.getLogger("otel_fr")
 
 MAX_OPEN: Final = 1024
-"""Sections that are open at once: a program that never ends any must not fill the memory."""
+"""Most open sections: a program that never ends any must not fill the memory."""
 MAX_MISUSES: Final = 16
-"""Kinds of wrong calls that are warned of."""
+"""How many kinds of wrong calls are logged as warnings."""
 
 _NUMBER, _KIND, _ROOT, _STEP = 0, 1, 9, 10
-"""Places in a `Body`."""
+"""Indexes in a `Body`."""
 
 now_ns = time.monotonic_ns
 _next_number: Callable[[], int] = itertools.count(1).__next__
 
 
 class Open:
-    """A section that is open.
+    """An open section.
 
     Attributes:
-        body: of its row, with its name as a reference in the ring. row: in the ring.
-        owner: the context manager that ends it; None: `end_section` does.
+        body: the body of its row, which has the name's reference in the ring.
+        row: offset of its row in the ring, or `NO_ROW`.
+        owner: the context manager that ends the section; None: `end_section` ends it.
     """
 
     __slots__ = ("body", "name", "number", "owner", "row", "thread")
@@ -55,7 +56,7 @@ class Open:
 
 
 class Thread:
-    """A thread that has begun a section. ``stack``: its open ones, innermost last."""
+    """A thread that has begun a section or step. ``stack``: its open sections, innermost last."""
 
     __slots__ = ("ident", "native_id", "pid", "stack", "state")
 
@@ -68,7 +69,7 @@ class Thread:
 
 
 class Guard:
-    """Kept by nothing but its thread's own data: its end is the thread's, and ends the thread's sections."""
+    """Ends a thread's sections when the thread ends: only thread-local data refers to the guard."""
 
     __slots__ = ("_thread",)
 
@@ -76,7 +77,7 @@ class Guard:
         self._thread = thread
 
     def __del__(self) -> None:
-        # In a forked child, the threads of its parent are cleared away before any handler runs.
+        # In a forked child, Python destroys the thread-local data of the parent's threads before any handler runs.
         thread = self._thread
         if thread.stack and thread.pid == os.getpid():
             with contextlib.suppress(Exception):
@@ -85,14 +86,18 @@ class Guard:
 
 
 class State:
-    """What is known in this process.
+    """State of this process.
 
     Attributes:
-        ring: of the recording; None: there is none. opened: the open sections, by number.
-        step: body of the current step. has_own_steps: the program calls `step`, so optimizers do not count.
-        forget_hook: removes the hook on optimizers. note_end: see `sections.watch_ends_by`.
-        limits: as `ActivityWriter.set_limits` takes them. send: passes a message to the monitor.
-        local: ``thread``, once this thread has begun a section or step.
+        ring: the recording's writer; None: nothing is recorded.
+        opened: the open sections, by number.
+        step: body of the current step.
+        has_own_steps: True once the program calls `step`. Steps of optimizers are not counted then.
+        forget_hook: removes the hook on optimizers.
+        note_end: see `sections.watch_ends_by`.
+        limits: arguments of `ActivityWriter.set_limits`.
+        send: passes a message to the monitor.
+        local: has the attribute ``thread`` once this thread has begun a section or step.
     """
 
     def __init__(self) -> None:
@@ -109,7 +114,7 @@ class State:
         self._watches_forks = False
 
     def this_thread(self) -> Thread:
-        """What is known of the thread that calls."""
+        """Return the state of the calling thread."""
         try:
             thread: Thread = self.local.thread
         except AttributeError:
@@ -120,7 +125,7 @@ class State:
     # ---- sections
 
     def begin(self, name: object, timeout: object, owner: object = None) -> None:  # noqa: PLR0912
-        """Begin a section in this thread, unless its name is none, or too many are open. ``owner``: of `Open`."""
+        """Begin a section in this thread, unless its name is no text or too many are open. ``owner``: see `Open`."""
         if type(name) is not str and not isinstance(name, str):
             self.misused(f"the name of a section must be text, not {type(name).__name__}")
             return
@@ -168,13 +173,13 @@ class State:
         if ring is not None:
             try:
                 entry.row = ring.open(body)
-            except Exception as error:  # noqa: BLE001 - it is open, recorded or not, so that it can be ended
+            except Exception as error:  # noqa: BLE001 - the section is open, recorded or not, so that it can be ended
                 failed(error)
         elif self.ring is not None:  # the recording has started meanwhile
             self._enter(entry, self.ring)
 
     def end(self, entry: Open, flags: int) -> None:
-        """End a section, unless it was ended meanwhile."""
+        """End a section, unless it has ended meanwhile."""
         if self.opened.pop(entry.number, None) is None:
             return
         stack = entry.thread.stack
@@ -188,10 +193,10 @@ class State:
             ring.end(entry.row, entry.body, now_ns(), flags)
 
     def end_block(self, owner: object, stack: list[Open], flags: int) -> None:
-        """End the section that a context manager began last, in this thread if there is one, else in another.
+        """End the section that a context manager began last: in this thread if there is one, else in another.
 
         Args:
-            stack: of this thread, whose innermost section is another one.
+            stack: this thread's open sections. The innermost is not the context manager's.
         """
         entries = itertools.chain(reversed(stack), reversed(list(self.opened.values())))
         found = next((entry for entry in entries if entry.owner is owner), None)
@@ -200,7 +205,7 @@ class State:
             self.end(found, flags)
 
     def _end_inside(self, entry: Open) -> None:
-        """End what `start_section` began within a block that is left now."""
+        """End the sections that `start_section` began inside ``entry``, whose block ends now."""
         stack = entry.thread.stack
         if entry in stack:
             for inner in reversed(stack[stack.index(entry) + 1 :]):
@@ -216,7 +221,7 @@ class State:
     # ---- steps
 
     def begin_step(self, number: int, flags: int) -> None:
-        """Begin a step; the one before ends."""
+        """Begin a step, and end the previous one."""
         now = now_ns()
         before, ring = self.step, self.ring
         own = _next_number()
@@ -240,7 +245,7 @@ class State:
     # ---- the recording
 
     def attach(self, ring: ActivityWriter) -> None:
-        """The recording has started: enter what is open."""
+        """Write the open sections and the current step, because the recording has started."""
         if not self._watches_forks:
             self._watches_forks = True
             os.register_at_fork(after_in_child=self._after_fork)
@@ -259,7 +264,7 @@ class State:
             ring.free(entry.row, entry.number)
 
     def detach(self) -> None:
-        """The recording ends; sections stay open."""
+        """Stop writing, because the recording ends. Sections stay open."""
         self.ring = None
         self.send = None
         self.forget_hook()
@@ -268,7 +273,7 @@ class State:
             entry.row = NO_ROW
 
     def _after_fork(self) -> None:
-        """A forked child is not the rank: nothing it does may reach its parent's ring."""
+        """Detach from the ring in a forked child: it is not the rank, and must not write into its parent's ring."""
         self.ring = None
         self.send = None
         self.forget_hook = nothing
@@ -283,7 +288,7 @@ class State:
     # ---- wrong calls
 
     def misused(self, text: str) -> None:
-        """Count a wrong call; the first of its kind is warned of."""
+        """Count a wrong call. The first of its kind is logged as a warning."""
         ring = self.ring
         if ring is not None:
             ring.misuse()
@@ -294,19 +299,22 @@ class State:
 
 
 def find(entries: Iterable[Open], name: object) -> Open | None:
-    """The first of these that `start_section` began under this name; the first `MAX_NAME` characters count."""
+    """Return the first of ``entries`` that `start_section` began under this name, or None.
+
+    The first `MAX_NAME` characters of the name count.
+    """
     kept = name[:MAX_NAME] if isinstance(name, str) else name
     return next((entry for entry in entries if entry.owner is None and entry.name == kept), None)
 
 
 def failed(error: Exception) -> None:
-    """An error of ours, or the recording has ended in another thread meanwhile."""
+    """Log an error of otel-fr, which may also mean that another thread has ended the recording."""
     _log.debug("otel-fr: could not record a heartbeat, section or step: %s", error)
 
 
 def ignore_end(_number: int, _step: int) -> None:
-    """What the end of a step calls where nothing watches it."""
+    """Default for `State.note_end`."""
 
 
 def nothing() -> None:
-    """In place of a function that was called."""
+    """Default for `State.forget_hook`."""

@@ -1,4 +1,4 @@
-"""Failed peers, as this rank learns of them: the program's callbacks, and the error that names the failure."""
+"""Failed peers that this rank knows: passes them to the program's callbacks, and names them in errors."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ EXIT_CODE: Final = 75
 """Exit code of a rank that ends because a peer has failed: EX_TEMPFAIL of sysexits.h, "try again"."""
 MAX_CALLBACKS: Final = 64
 MAX_KEPT: Final = 64
-"""Failures kept for callbacks that are registered after them."""
+"""How many failures are kept for callbacks that are registered later."""
 MAX_QUEUED: Final = 256
-"""Failures that wait for one callback; one that hangs gets no more of them."""
+"""How many failures may wait for one callback. If a callback hangs, further failures are dropped."""
 
 
 @dataclass(frozen=True)
 class PeerFailure:
-    """Ranks that have failed, and whose process groups this rank is a member of.
+    """Ranks that have failed and share process groups with this rank.
 
     Attributes:
         ranks: global ranks.
         reason: one sentence, such as ``"rank 2 was killed by SIGKILL"``.
-        process_groups: descriptions of this rank's groups that have one of ``ranks`` as a member; of a group without
-            a description, its name.
-        incident_id: of the incident that the collector opened; "": none is open for it yet.
-        kind: why they count as failed: ``"ended"``, ``"stuck"``, ``"heartbeat_missed"``, ``"section_overrun"`` or
+        process_groups: descriptions of this rank's groups that have one of ``ranks`` as a member. A group without a
+            description is given by its name.
+        incident_id: id of the incident that the collector opened; "": no incident is open yet.
+        kind: why the ranks count as failed: ``"ended"``, ``"stuck"``, ``"heartbeat_missed"``, ``"section_overrun"`` or
             ``"silent"``.
     """
 
@@ -49,11 +49,11 @@ class PeerFailedError(RuntimeError):
     """A collective was ended because a rank that it waits for has failed.
 
     Attributes:
-        failure: which rank, and why.
+        failure: which ranks have failed, and why.
     """
 
     def __init__(self, failure: PeerFailure) -> None:
-        # Not "rank 1 failed": it may only be stopped, or silent. The reason says which.
+        # Does not say "rank 1 failed": the rank may only be stopped, or silent. The reason says which.
         noun = "rank" if len(failure.ranks) == 1 else "ranks"
         ranks = ", ".join(str(rank) for rank in failure.ranks)
         incident = f" (incident {failure.incident_id})" if failure.incident_id else ""
@@ -68,7 +68,7 @@ Callback = Callable[[PeerFailure], object]
 
 
 class _Subscriber:
-    """One callback, and the thread that calls it: one that hangs holds up no other."""
+    """One callback, and the thread that calls it, so that a callback that hangs blocks no other."""
 
     def __init__(self, callback: Callback, number: int) -> None:
         self._callback = callback
@@ -91,12 +91,12 @@ class _Subscriber:
         while (failure := self._queue.get()) is not None:
             try:
                 self._callback(failure)
-            except BaseException:  # noqa: BLE001 - the program's own code; SystemExit ends no process from here either
+            except BaseException:  # noqa: BLE001 - the program's own code; here even SystemExit would end no process
                 _log.exception("otel-fr: a callback of on_peer_failure raised an exception")
 
 
 class Peers:
-    """What this process knows of failed peers."""
+    """The failed peers that this process knows."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -125,26 +125,26 @@ class Peers:
         return cancel
 
     def deliver(self, failure: PeerFailure) -> None:
-        """Pass a failure on to the callbacks. Returns at once."""
+        """Pass a failure to the callbacks. Returns at once."""
         with self._lock:
             self._kept.append(failure)
             for subscriber in self._subscribers.values():
                 subscriber.put(failure)
 
     def withdraw(self, ranks: tuple[int, ...]) -> None:
-        """These ranks have not failed after all: callbacks that are registered from now on do not receive them."""
+        """Withdraw failures of ranks that have recovered: callbacks registered from now on do not receive them."""
         with self._lock:
             left = [failure for failure in self._kept if not set(failure.ranks) <= set(ranks)]
             self._kept = deque(left, maxlen=MAX_KEPT)
 
     @property
     def failed(self) -> frozenset[int]:
-        """The ranks that have failed, as far as known."""
+        """The ranks that are known to have failed."""
         with self._lock:
             return frozenset(rank for failure in self._kept for rank in failure.ranks)
 
     def forget_all(self) -> None:
-        """The ranks are numbered anew: what was known of them is over."""
+        """Forget all failures, because the ranks get new numbers."""
         with self._lock:
             self._kept.clear()
             self._ended.clear()
@@ -152,12 +152,12 @@ class Peers:
     # ---- calls that were ended
 
     def note_ended(self, groups: Mapping[str, PeerFailure]) -> None:
-        """The calls of these groups (c10d's names) are being ended because of these failures."""
+        """Note why otel-fr ends the calls of these groups (c10d's names)."""
         with self._lock:
             self._ended.update(groups)
 
     def forget_group(self, name: str | None) -> None:
-        """The group is gone; None: all are."""
+        """Forget a group that no longer exists, or all groups (None)."""
         with self._lock:
             if name is None:
                 self._ended.clear()
@@ -166,19 +166,19 @@ class Peers:
 
     @property
     def ended_by(self) -> PeerFailure | None:
-        """The last failure that ended calls in a group that is still there; None: there is none.
+        """The last failure that led to the end of calls in a group that still exists.
 
-        A peer's calls may have been ended, and its connections closed, while this rank was in code of its own: without
-        such a group it is the last failure that this rank received.
+        Without such a group, the last failure that this rank has received, or None: a peer's calls may have been ended,
+        and its connections closed, while this rank made no call.
         """
         with self._lock:
             return next(reversed(self._ended.values()), self._kept[-1] if self._kept else None)
 
     def explain(self, error: BaseException) -> bool:
-        """Make the failure part of an error that an ended call may have raised: the last of its contexts.
+        """Add the failure, as the last context, to an error that an ended call may have raised.
 
         Returns:
-            True: the error names the failure, now or before.
+            True if the error names the failure, from this call or an earlier one.
         """
         failure = self.ended_by
         if failure is None:
@@ -199,9 +199,9 @@ class Peers:
         return True
 
     def after_fork(self) -> None:
-        """In a forked child, whose parent's threads are not there."""
+        """Start from scratch in a forked child, which does not have its parent's threads."""
         self.__init__()  # type: ignore[misc]
 
 
 peers: Final = Peers()
-"""Of this process."""
+"""The failed peers of this process."""

@@ -1,7 +1,8 @@
-"""What the program tells of itself: heartbeats, sections and steps. The rank's monitor judges them.
+"""Heartbeats, sections and steps that the program reports. The rank's monitor judges them.
 
 Everything here runs in the training process, most of it in the training loop: nothing locks, waits, calls the operating
-system or raises. Without a recording, which begins with the first process group, only what is open is kept in mind.
+system or raises. Until the recording begins with the first process group, only open sections and the current step are
+remembered.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _state = State()
 
 
 def heartbeat() -> None:
-    """Tell that the program makes progress; from the first call on, the monitor knows how old the last one is.
+    """Report that the program makes progress. From the first call on, the monitor knows the last heartbeat's age.
 
-    Takes less than a microsecond. Never raises. Before a process group exists it does nothing.
+    Takes less than a microsecond. Never raises. Does nothing before a process group exists.
     """
     ring = _state.ring
     if ring is not None:
@@ -64,7 +65,7 @@ class Section:
             state, flags = _state, 0 if kind is None else FLAG_FAILED
             try:
                 stack = state.local.thread.stack
-            except AttributeError:  # it was begun in another thread
+            except AttributeError:  # another thread began the section
                 stack = []
             entry = stack[-1] if stack else None
             if entry is None or entry.owner is not self:
@@ -78,7 +79,10 @@ class Section:
             failed(error)
 
     def __call__(self, function: _Function) -> _Function:
-        """A function whose calls are such sections each; of a coroutine function, from the first await to the end."""
+        """Decorate a function, so that each of its calls is such a section.
+
+        For a coroutine function, the section lasts from the first await to the end.
+        """
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -97,22 +101,23 @@ class Section:
 
 
 def section(name: str, timeout: float | None = None) -> Section:
-    """A part of the program with a name: ``with otel_fr.section("dataloading", timeout=30):``.
+    """Name a part of the program: ``with otel_fr.section("dataloading", timeout=30):``.
 
-    Also a decorator of functions: ``@otel_fr.section("evaluation")``. Sections nest. However the block is left, the
-    section ends, and so do those that `start_section` began in it.
+    Also decorates functions: ``@otel_fr.section("evaluation")``. Sections may nest. When the block ends, in whatever
+    way, the section ends, and so do sections that `start_section` began inside it.
 
     Args:
-        name: the first 120 bytes count; a few dozen different ones at most.
-        timeout: seconds after which the section has lasted too long; None: as the environment says, else none.
+        name: the first 120 bytes count. Use a few dozen different names at most.
+        timeout: seconds after which the section has lasted too long; None: the environment's timeout, if any.
     """
     return Section(name, timeout)
 
 
 def start_section(name: str, timeout: float | None = None) -> None:
-    """Begin a section that `end_section` ends; otherwise as `section`. Such sections may overlap.
+    """Begin a section that `end_section` ends. The arguments are those of `section`. Such sections may overlap.
 
-    One of this name that this thread has begun so before, and not ended, ends now: an exception has skipped its end.
+    If this thread has an open section of this name from an earlier `start_section`, that section ends now: an exception
+    has skipped its end.
     """
     try:
         before = find(reversed(_state.this_thread().stack), name)
@@ -125,7 +130,7 @@ def start_section(name: str, timeout: float | None = None) -> None:
 
 
 def end_section(name: str) -> None:
-    """End the section of this name that `start_section` began last, in this thread if there is one, else in another."""
+    """End the last section of this name from `start_section`: in this thread if there is one, else in another."""
     try:
         entry = find(reversed(_state.this_thread().stack), name) or find(reversed(list(_state.opened.values())), name)
         if entry is None:
@@ -147,12 +152,12 @@ def end_all_sections() -> None:
 
 
 def step(number: int | None = None) -> None:
-    """Tell that a step of the training begins, and so that the one before has ended; counts as a heartbeat.
+    """Report that a training step begins, which ends the previous step. Counts as a heartbeat.
 
-    From the first call on, the steps of optimizers are not counted any more.
+    From the first call on, steps of optimizers are no longer counted.
 
     Args:
-        number: of the step; None: one more than the step before, from 0 on.
+        number: number of the step; None: the previous number plus one, beginning with 0.
     """
     try:
         if not _state.has_own_steps:
@@ -176,7 +181,7 @@ def step(number: int | None = None) -> None:
 
 
 def _integer(number: object) -> int | None:
-    """A number of numpy or torch as one of Python's."""
+    """Convert a number of numpy or torch to Python's int. None: it is no integer of 64 bits."""
     try:
         found = number.__index__()  # type: ignore[attr-defined]
     except (AttributeError, TypeError):
@@ -188,7 +193,7 @@ def _integer(number: object) -> int | None:
 
 
 def count_step() -> None:
-    """An optimizer has made a step: the next one begins."""
+    """Begin the next step, because an optimizer has made a step."""
     try:
         if not _state.has_own_steps:
             before = _state.step
@@ -205,17 +210,17 @@ def _shown(name: object) -> str:
 
 
 def attach(ring: ActivityWriter) -> None:
-    """The recording has started: enter what is open."""
+    """Write the open sections and the current step, because the recording has started."""
     _state.attach(ring)
 
 
 def detach() -> None:
-    """The recording ends; sections stay open."""
+    """Stop writing, because the recording ends. Sections stay open."""
     _state.detach()
 
 
 def count_steps_by(forget_hook: Callable[[], None]) -> None:
-    """A hook calls `count_step`. ``forget_hook`` removes it."""
+    """Note that a hook calls `count_step`. ``forget_hook`` removes the hook."""
     if _state.has_own_steps:
         forget_hook()
     else:
@@ -223,20 +228,23 @@ def count_steps_by(forget_hook: Callable[[], None]) -> None:
 
 
 def watch_ends_by(note_end: Callable[[int, int], None] | None) -> None:
-    """``note_end`` is called at the end of each step that the program tells, with its number as an activity, which is
-    unique and not 0, and its own number. It must not raise. None: nothing is called any more."""
+    """Call ``note_end`` at the end of each step that the program has reported. None: stop calling it.
+
+    Its arguments are the step's number as an activity, which is unique and not 0, and the step's own number. It must
+    not raise.
+    """
     _state.note_end = note_end or ignore_end
 
 
 def set_limits(
     heartbeat: float | None = None, first: float | None = None, since_ns: int = 0, outside: float | None = None
 ) -> None:
-    """Give the monitor limits of this process, in seconds; None or more than `MAX_SECONDS`: none.
+    """Set the limits of this process that the monitor watches (`ActivityWriter.set_limits`).
 
-    See `ActivityWriter.set_limits`.
+    Limits are in seconds; None or more than `MAX_SECONDS`: no limit. ``since_ns`` is in monotonic ns.
 
     Raises:
-        ValueError: one of them is negative or NaN.
+        ValueError: a limit is negative or NaN.
     """
     given = [_limit_ms(value) for value in (heartbeat, first, outside)]
     _state.limits = (given[0], given[1], since_ns, given[2])
@@ -262,37 +270,37 @@ def stop_watching() -> None:
 
 
 def set_link(send: Callable[[dict[str, Any]], bool]) -> None:
-    """``send`` passes a message to the monitor; False: it is not there."""
+    """Set the function that passes a message to the monitor. It returns False if it cannot."""
     _state.send = send
 
 
 def send_to_monitor(message: dict[str, Any]) -> bool:
-    """Pass a message to the monitor; False: there is none."""
+    """Pass a message to the monitor. Return False if there is no monitor."""
     send = _state.send
     return send is not None and send(message)
 
 
 def current_step() -> int:
-    """Number of the step that has begun last; -1: none has."""
+    """Return the number of the step that began last; -1: none has begun."""
     step = _state.step
     return -1 if step is None else step[10]
 
 
 def own_step() -> tuple[int, int] | None:
-    """The step that has begun last, if the program reported it, as `watch_ends_by` has it; None: it did not."""
+    """Return the numbers of the step that began last, as in `watch_ends_by`. None: the program reported no step."""
     step = _state.step
     return None if step is None or step[1] & FLAG_AUTOMATIC else (step[0], step[10])
 
 
 def is_recording() -> bool:
-    """There is a ring."""
+    """Return True if this process records."""
     return _state.ring is not None
 
 
 def keep_out(*functions: Callable[..., Any]) -> None:
-    """Have ``torch.compile`` never inline these functions of ours, which a program calls: the graph ends before them.
+    """Keep ``torch.compile`` from inlining these functions of otel-fr, which programs call: graphs end before them.
 
-    Sets what ``torch.compiler.disable`` sets, without its wrapper.
+    This sets the same attributes as ``torch.compiler.disable``, but adds no wrapper.
     """
     for function in functions:
         function.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")

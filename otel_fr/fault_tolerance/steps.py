@@ -1,7 +1,8 @@
-"""What optimizers tell of the steps of the training.
+"""Training steps as seen from optimizers.
 
-Where the program tells no steps, each step of an optimizer ends one. Where it does, whether an optimizer made a step in
-it is a decision of the rank: one that skips it, after an overflow for example, differs from its peers from then on.
+If the program reports no steps, each step of an optimizer ends a training step. If it does report steps, whether an
+optimizer made its step in one of them is recorded as a decision: a rank that skips it, for example after an overflow,
+differs from its peers from then on.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ _log = logging.getLogger("otel_fr")
 
 
 class _State:
-    """Of this process.
+    """State of this process.
 
     Attributes:
         hooks: handles of the hooks on optimizers.
-        stepped_in: the last step of the program in which an optimizer began one; 0: none did yet.
+        stepped_in: activity number of the last reported step in which an optimizer began a step; 0: none yet.
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,7 @@ _state = _State()
 
 
 def install() -> None:
-    """Hear of the steps of all optimizers of this process. Never raises."""
+    """Install hooks on all optimizers of this process. Never raises."""
     uninstall()
     try:
         module = importlib.import_module("torch.optim.optimizer")
@@ -41,12 +42,12 @@ def install() -> None:
         sections.count_steps_by(counting.remove)
         _state.hooks.append(module.register_optimizer_step_pre_hook(_begins))
         sections.watch_ends_by(_step_ended)
-    except Exception as error:  # noqa: BLE001 - without steps the rest works
+    except Exception as error:  # noqa: BLE001 - the rest works without steps
         _log.debug("otel-fr: cannot count steps of optimizers: %s", error)
 
 
 def uninstall() -> None:
-    """Undo `install`; `sections.detach` removes the hook that counts."""
+    """Undo `install`, except that `sections.detach` removes the hook that counts steps."""
     for hook in _state.hooks:
         hook.remove()
     _state.hooks.clear()
@@ -59,7 +60,7 @@ def _stepped(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
 
 
 def _begins(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    """Before an optimizer's step, which may wait for other ranks."""
+    """Called before an optimizer's step, because the step itself may wait for other ranks."""
     try:
         own = sections.own_step()
         if own is not None and own[0] != _state.stepped_in:
@@ -70,7 +71,7 @@ def _begins(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
 
 
 def _step_ended(number: int, step: int) -> None:
-    """A step that the program reported has ended; ``number``: as an activity."""
+    """Called when a step that the program has reported ends. ``number`` is its number as an activity."""
     if _state.stepped_in and number != _state.stepped_in:
         decisions.decided(OPTIMIZER, SKIPPED, step)
 

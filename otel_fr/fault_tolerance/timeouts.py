@@ -1,6 +1,6 @@
-"""Timeouts of heartbeats and sections, and how long they took: what `RankMonitorClient` computes and keeps.
+"""Computes the timeouts of heartbeats and sections from observed times, for `RankMonitorClient`.
 
-The names and meanings follow nvidia-resiliency-ext 0.4, so that its checkpoints can be loaded.
+Names and meanings follow nvidia-resiliency-ext 0.4, so that its checkpoints can be loaded.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 LEAST_TIMEOUT: Final = 5.0
-"""Seconds that a computed timeout has at least, whatever was seen. nvidia-resiliency-ext looks as often for ranks that
-hang (``workload_check_interval``), and so finds none earlier; a monitor here looks several times a second."""
+"""Shortest computed timeout, in seconds. nvidia-resiliency-ext checks for hanging ranks every 5 s
+(``workload_check_interval``), so it finds none earlier. otel-fr's monitor checks several times a second."""
 
 
 @dataclass
 class HeartbeatTimeouts:
-    """Seconds; None: no limit.
+    """Timeouts of heartbeats, in seconds; None: no limit.
 
     Attributes:
-        initial: from the initialisation to the first heartbeat. subsequent: from one to the next.
-        were_calculated: from observed times, not given.
+        initial: time from the initialisation to the first heartbeat.
+        subsequent: time from one heartbeat to the next.
+        were_calculated: True if computed from observed times, False if given.
     """
 
     initial: float | None = None
@@ -35,11 +36,12 @@ class HeartbeatTimeouts:
 
 @dataclass
 class SectionTimeouts:
-    """Seconds; None: no limit.
+    """Timeouts of sections, in seconds; None: no limit.
 
     Attributes:
-        section: by name. out_of_section: while no section is open.
-        calculated_sections, is_out_of_section_calculated: which are from observed times.
+        section: timeouts by name.
+        out_of_section: timeout of the time without an open section.
+        calculated_sections, is_out_of_section_calculated: which timeouts were computed from observed times.
     """
 
     section: Mapping[str, float | None] = field(default_factory=dict)
@@ -60,10 +62,10 @@ class SectionTimeouts:
 
 
 class Observed:
-    """The longest times seen, in seconds. A name is there once it was seen.
+    """The longest observed times, in seconds. ``sections`` has a name once a section of this name has ended.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -103,12 +105,12 @@ class Observed:
             self._last_end = now
 
     def note_outside(self) -> None:
-        """The time without an open section counts up to now."""
+        """If no section is open, count the time since the last one ended."""
         if not self._open:
             self.outside = max(self.outside, self._clock() - self._last_end)
 
     def times(self) -> dict[str, Any]:
-        """What other ranks need of this."""
+        """Return the times to exchange with other ranks."""
         return {
             "first": self.first_beat,
             "between": self.between_beats,
@@ -117,7 +119,7 @@ class Observed:
         }
 
     def merge(self, others: Iterable[Mapping[str, Any]]) -> None:
-        """Take the longest of these times and the own ones."""
+        """Take over times of other ranks that are longer than this rank's."""
         for other in others:
             self.first_beat = max(self.first_beat, other["first"])
             self.between_beats = max(self.between_beats, other["between"])
@@ -127,7 +129,10 @@ class Observed:
 
 
 def heartbeat_timeouts(observed: Observed, factor: float, current: HeartbeatTimeouts) -> HeartbeatTimeouts | None:
-    """New timeouts; None: fewer than two heartbeats were seen. Computed ones move half of the way to the new ones."""
+    """Return new timeouts, or None if fewer than two heartbeats were observed.
+
+    If the current timeouts were computed, too, they move only half of the way to the new ones.
+    """
     if not (observed.first_beat > 0 and observed.between_beats > 0):
         return None
     were_calculated = bool(current.were_calculated and current.are_valid)
@@ -141,10 +146,13 @@ def heartbeat_timeouts(observed: Observed, factor: float, current: HeartbeatTime
 def section_timeouts(
     observed: Observed, factor: float, current: SectionTimeouts, selected: Collection[str] | None, with_outside: bool
 ) -> SectionTimeouts | None:
-    """New timeouts; None: not all of the selected sections were seen. Those that are not selected stay.
+    """Return new timeouts, or None if a required time was not observed. Timeouts of other sections stay.
+
+    If the current timeouts were computed, too, they move only half of the way to the new ones.
 
     Args:
-        selected: None: every section that is known. with_outside: also for the time without an open section.
+        selected: names of sections; None: all known sections.
+        with_outside: also compute the timeout of the time without an open section.
     """
     names = list(selected) if selected is not None else list({*current.section, *observed.sections})
     if any(observed.sections.get(name, 0.0) <= 0 for name in names) or (with_outside and observed.outside <= 0):

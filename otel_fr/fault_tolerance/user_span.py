@@ -1,4 +1,4 @@
-"""The program's own OpenTelemetry span, to which the span of a step links."""
+"""Reads the program's own OpenTelemetry span, to which the span of a step links."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SpanIds = tuple[int, int, int]
 
 
 def current_span() -> SpanIds | None:
-    """The span that is current and recording in this thread; None: there is none. Never raises.
+    """Return this thread's current span if it is recording, else None. Never raises.
 
-    A program that does not use OpenTelemetry's API has not imported it, and pays a look-up in a dictionary.
+    If the program has not imported OpenTelemetry's API, this costs only a look-up in a dictionary.
     """
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
@@ -28,7 +28,7 @@ def current_span() -> SpanIds | None:
             return None
         context = span.get_span_context()
         trace, own = int(context.trace_id), int(context.span_id)
-    except Exception:  # noqa: BLE001 - the API is replaced or half imported; the step counts
+    except Exception:  # noqa: BLE001 - the API is replaced or half imported; the step is recorded without a span
         return None
     if not (0 < trace < 1 << 128 and 0 < own < 1 << 64):
         return None
@@ -36,6 +36,6 @@ def current_span() -> SpanIds | None:
 
 
 def with_span(body: Body, span: SpanIds) -> Body:
-    """The body of a step's row with the ids (`FLAG_CONTEXT`)."""
+    """Return the body of a step's row with the span's ids (`FLAG_CONTEXT`)."""
     upper, lower, own = span
     return (body[0], body[1] | FLAG_CONTEXT, upper, *body[3:7], lower, own, *body[9:])

@@ -27,7 +27,7 @@ from otel_fr.option_names import unknown_variables
 from otel_fr.ring import RingFormatError, RingReader
 
 NICENESS = 5
-"""The training job comes first."""
+"""The monitor runs at a lower priority than the training job."""
 
 _log = logging.getLogger("otel_fr.monitor")
 
@@ -53,7 +53,7 @@ def _control(
     not_offered: Callable[[], None],
     folder: Path,
 ) -> ControlClient:
-    """The commands of a collector, and the monitor of this machine that sends for all."""
+    """Create the client that receives a collector's commands and shares one stream with this machine's monitors."""
     control = ControlClient(target, lambda: reporter.run.identity, wake, not_offered, folder)
     control.on_report = exporter.put_passed
     exporter.share(control.pass_report, lambda: control.siblings)
@@ -61,13 +61,13 @@ def _control(
 
 
 def _note_no_failures(monitor: Monitor, config: Config, why: str) -> None:
-    """Warn, once on each machine, that this rank will not learn of failed peers, although it should act on them."""
+    """Warn, once on each machine, if this rank must act on failed peers but will not learn of them."""
     if config.on_peer_failure != "ignore" and monitor.is_first("nobody reports failed peers"):
         _log.warning("OTEL_FR_ON_PEER_FAILURE=%s has no effect: %s", config.on_peer_failure, why)
 
 
 def _configure(*, is_first: bool) -> tuple[Config, logging.Handler]:
-    """The settings, and the log. The first monitor of rank 0 warns, for all, of variables that nobody reads."""
+    """Read the settings, and set up the log. The first monitor of rank 0 warns of unknown variables, for all ranks."""
     with logs.silence():  # the rank has warned of values that cannot be used
         config = Config.from_env()
     handler = logs.configure(config.rank)
@@ -77,11 +77,7 @@ def _configure(*, is_first: bool) -> tuple[Config, logging.Handler]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Watch one rank until its end.
-
-    Returns:
-        0; 1 if the ring cannot be read.
-    """
+    """Watch one rank until its end. Return 0, or 1 if the ring cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m otel_fr.monitor", description=__doc__)
     parser.add_argument("--ring", type=Path, required=True, help="the rank's ring file")
     parser.add_argument("--fd", type=int, default=-1, help="descriptor of the socket to the rank; -1: none")

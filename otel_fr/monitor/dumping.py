@@ -1,4 +1,4 @@
-"""Flight-recorder files: their names, when one is written, and the thread that writes them."""
+"""Flight-recorder files: their names, their contents beyond the ring, and the thread that writes them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from otel_fr.ring import RingFormatError, RingReader
 Format = Literal["pickle", "json"]
 
 MIN_SECONDS = 1.0
-"""Between two files, unless the rank has ended."""
+"""Shortest time between two files, except for urgent ones."""
 SESSION = "session"
-"""Key in the ring's meta and in each file: how many runs the process was a rank of before."""
+"""Key in the ring's meta and in each file: number of earlier runs of the process."""
 
 _OF_TORCHFT = re.compile(r"_quorum_-?\d+/\d+$")
 """What torchft's ``Manager`` appends to TORCH_FR_DUMP_TEMP_FILE in the environment of its process."""
@@ -40,16 +40,16 @@ _HEAD_STEPS = 5000
 
 
 def torch_may_write(backends: Iterable[str]) -> bool:
-    """True if PyTorch writes the file that its own variables name, because of some group's backend.
+    """Return True if PyTorch itself writes the file that its variables name, because of some group's backend.
 
-    A backend is ``"gloo"``, or one per kind of device: ``"cpu:gloo,cuda:nccl"``.
+    Each text is one backend such as ``"gloo"``, or one for each device type: ``"cpu:gloo,cuda:nccl"``.
     """
     parts = {part.rpartition(":")[2].strip().lower() for text in backends for part in text.split(",")}
     return bool(parts - _NOT_WRITTEN_BY_PYTORCH - {""})
 
 
 def default_folder(identity: RankIdentity, env: Mapping[str, str] = os.environ) -> Path:
-    """``$XDG_CACHE_HOME/otel-fr/JOB`` or ``~/.cache/otel-fr/JOB``."""
+    """Return the folder ``$XDG_CACHE_HOME/otel-fr/JOB`` or ``~/.cache/otel-fr/JOB``."""
     job = re.sub(r"[^\w.@+-]", "_", identity.job_id or identity.nonce or identity.run_id).lstrip(".")
     return runs_folder(env) / (job or "job")
 
@@ -57,11 +57,7 @@ def default_folder(identity: RankIdentity, env: Mapping[str, str] = os.environ) 
 def paths(
     config: Config, identity: RankIdentity, backends: Iterable[str], number: int = 1
 ) -> list[tuple[Path, Format]]:
-    """The files to write, named as docs/reference/environment.md says. Never one that PyTorch writes itself.
-
-    Args:
-        number: 2 and above: used where the files with the numbers before are other processes' (`Dumper`).
-    """
+    """Return the files to write, named as in docs/reference/environment.md. Never a file that PyTorch itself writes."""
     base = _base_path(config, identity, backends, "" if number == 1 else f"process_{number}_")
     files: list[tuple[Path, Format]] = []
     if config.dump_format in ("pickle", "both"):
@@ -114,17 +110,17 @@ def attempt_in(path: Path) -> int | None:
 
 
 def process_start_wall_ns(start_ns: int) -> int:
-    """Wall time of a process start that is known in ns since boot; 0 if it is not known."""
+    """Convert a process start from ns since boot to wall ns; 0 (unknown) stays 0."""
     return start_ns + time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) if start_ns else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one file.
+    """Outcome of writing one file.
 
     Attributes:
-        error: empty if it was written.
-        superseded: it was not, because the process has become a rank of another run meanwhile.
+        error: why the file was not written; empty if it was written or superseded.
+        superseded: True if the file was not written, because the process has become a rank of another run.
     """
 
     reason: str
@@ -138,8 +134,10 @@ class Request:
     """Files to write.
 
     Attributes:
-        info: of the rank, as of `rank_info`. names: `paths` of the rank, by ``number``.
-        urgent: at once, ignoring the minimum interval. devices: as in `DumpContents.from_ring`.
+        info: describes the rank; see `rank_info`.
+        names: returns `paths` of the rank for a ``number``.
+        urgent: write at once, without the minimum interval.
+        devices: see `DumpContents.from_ring`.
     """
 
     reason: str
@@ -152,20 +150,21 @@ class Request:
 class Dumper:
     """Writes flight-recorder files in a thread of its own, with a reader of its own.
 
-    It replaces files that this process wrote, that are older than the process, or that are of an earlier attempt. Any
-    other is of a process that runs, or ran, beside this one and was this rank in another run. It may hang there: its
-    file is evidence, and this process writes beside it.
+    It replaces a file if this process wrote it, if it is older than the process, or if an earlier attempt wrote it. Any
+    other file is of a process that was this rank in another run, and may hang there. That file is evidence, so this
+    process writes beside it.
 
     Args:
-        ring: the ring file. started_at: wall ns when the rank's process started; 0: unknown, before this.
-        on_result: called in the thread after each file was (not) written.
+        ring: the ring file.
+        started_at: wall ns when the rank's process started; 0: unknown, at the latest now.
+        on_result: called in the thread after the files of each request were written or not.
     """
 
     def __init__(self, ring: Path, started_at: int, on_result: Callable[[], None]) -> None:
         self._ring = ring
         self._started_at = started_at or time.time_ns()
         self._own: dict[Path, tuple[int, int]] = {}
-        """Those that this process wrote, as `_version` was then."""
+        """The files that this process wrote, with `_version` at that time."""
         self._on_result = on_result
         self._wake = threading.Condition()
         self._request: Request | None = None
@@ -175,7 +174,7 @@ class Dumper:
         threading.Thread(target=self._run, name="otel-fr-dump", daemon=True).start()
 
     def request(self, wanted: Request) -> None:
-        """Write files soon; of requests that wait, the newest counts."""
+        """Write files soon. A newer request replaces one that waits."""
         with self._wake:
             self._request = wanted
             self._wake.notify()
@@ -249,7 +248,7 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 def rank_info(reporter: Reporter) -> dict[str, Any]:
-    """What a flight-recorder file holds of the rank beyond the ring."""
+    """Return what a flight-recorder file says about the rank beyond the ring."""
     identity = reporter.run.identity
     info: dict[str, Any] = {
         "rank": identity.rank,

@@ -1,4 +1,4 @@
-"""The rank's flight-recorder files: when one is written, and what is reported of it."""
+"""Requests the rank's flight-recorder files, and reports which were written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from otel_fr.ring import RingReader
 _log = logging.getLogger("otel_fr.monitor")
 
 END_SECONDS = 30.0
-"""Longest wait for the last file. The rank's pipes are closed by then, so a slow disk delays nothing else."""
+"""Longest wait for the last file. The rank's pipes are closed by then, so a slow disk blocks nothing else."""
 _LOOK_SECONDS = 0.02
 
 REASON_REQUEST, REASON_SIGNAL = "request", "signal"
@@ -31,12 +31,12 @@ _ASKED_FOR = (REASON_REQUEST, REASON_SIGNAL)
 class Files:
     """
     Args:
-        ras: asked where a file is written for a fault of NCCL's.
-        wake: called from another thread when a file is there.
+        ras: asked when a file is written for a fault, or on request, in a job that uses NCCL.
+        wake: called from another thread when a file is finished.
 
     Attributes:
         last: path of the newest file; "": there is none.
-        exit: how the rank ended, once that is known: it goes into the files.
+        exit: how the rank ended, once known. Files contain it.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Files:
         self.exit: ReportedExit | None = None
 
     def write(self, reason: str, *, urgent: bool = False, of_fault: bool = False) -> None:
-        """Write the file. ``of_fault``: it shows a fault; once that is over, a newer file replaces it."""
+        """Write the file. ``of_fault``: the file shows a fault. Once the fault is over, a newer file replaces it."""
         run = self._reporter.run
         self._recovery.note_file(run.moved_ns, of_fault)
         self._quorum = run.identity.quorum
@@ -73,27 +73,27 @@ class Files:
         self._dumper.request(dumping.Request(reason, info, named, urgent, self._reporter.devices.seen()))
 
     def step(self, situation: rules.Situation) -> None:
-        """Replace a file that shows a fault which is over."""
+        """Replace the file if the fault that it shows is over."""
         is_over = self._recovery.is_over(situation, self._config.stall_seconds)
         if is_over and self._reporter.run.identity.quorum == self._quorum:
             self.write(RECOVERED)
 
     @property
     def is_busy(self) -> bool:
-        """One is being written, or waits to be."""
+        """True while a file is being written or waits to be written."""
         return self._dumper.busy()
 
     @property
     def shows_fault(self) -> bool:
-        """The newest one was written for a fault."""
+        """True if the newest file was written for a fault."""
         return self._recovery.is_pending
 
     def shows_present_fault(self) -> bool:
-        """The newest one was written for a fault, and the rank has not moved since."""
+        """Return True if the newest file was written for a fault and the rank has not moved since."""
         return self._recovery.is_of(self._reporter.run.moved_ns)
 
     def report(self, exit_: ReportedExit | None = None) -> list[dumping.Result]:
-        """Report those written, or not written, since the last call. ``exit_``: goes into these reports."""
+        """Report the files written, or not written, since the last call. ``exit_`` becomes part of these reports."""
         results: list[dumping.Result] = []
         while not self._dumper.results.empty():
             result = self._dumper.results.get()
@@ -114,10 +114,10 @@ class Files:
         self._reporter.send(event, file=path, reason=result.reason, error=result.error or "", exit=exit_)
 
     def write_last(self, reason: str, exit_: ReportedExit | None = None) -> bool:
-        """Write the file that outlives the ring, and wait for it; True if it is there.
+        """Write the file that outlives the ring, and wait for it. Return True if it was written.
 
         Args:
-            exit_: goes into its report.
+            exit_: becomes part of the report.
         """
         self.write(reason, urgent=True)
         deadline = time.monotonic() + END_SECONDS

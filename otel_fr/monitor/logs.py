@@ -1,8 +1,8 @@
 """The monitor's log on standard error: few lines, as ``otel-fr[rank N]: ...``.
 
 A program that captures a job's output reads until every process has closed the pipe, so the monitor must not keep
-a pipe open after its rank has ended. It has no standard output. It keeps a standard error that is a terminal or a file,
-and a pipe only while the rank is alive (`release_pipes`).
+a pipe open after its rank has ended. It has no standard output. Its standard error stays open if it is a terminal or a
+file, but a pipe only while the rank is alive (`release_pipes`).
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ import grpc
 from otel_fr.printable import one_line, shortened
 
 MAX_MESSAGE = 2_000
-"""Characters of a message: names, values of variables and what servers answer may be of any length."""
+"""Most characters of a message: names, values of variables and servers' answers may have any length."""
 ENDPOINT_SECONDS = 60.0
-"""Between two messages about an endpoint that does not answer."""
+"""Shortest time between two messages about an endpoint that does not answer."""
 EXPLAIN_SECONDS = 8.0
-"""How long the monitor's end waits for such a message: two endpoints are asked what they are."""
+"""How long the monitor's end waits for such a message, for which two endpoints may be probed."""
 
 OnTrouble = Callable[[str, bool], bool]
-"""Called for each message of an exporter, with the name of the exporter's thread, and whether its server does not know
-the signal. Returns True if the message is not to be logged."""
+"""Called for each message of an exporter, with the name of the exporter's thread, and True if the server does not know
+the signal. Returns True if the message must not be logged."""
 _REFUSED = (grpc.StatusCode.UNIMPLEMENTED, 404, 405, "404", "405")
-"""What exporters log as the answer of a server that does not know a signal, over gRPC and HTTP."""
+"""Answers of a server that does not know a signal, over gRPC and HTTP, as exporters log them."""
 
 
 class _EndpointHandler(logging.Handler):
-    """Passes on one message a minute of OpenTelemetry's exporters, and calls ``on_trouble`` for each.
+    """Logs at most one message of OpenTelemetry's exporters a minute, and calls ``on_trouble`` for each message.
 
-    What to say takes seconds to find out, so a thread does: whoever logs meanwhile would wait for this handler's lock.
+    A thread finds the explanation, which takes seconds: other threads that log would otherwise wait for this handler's
+    lock.
     """
 
     def __init__(self, target: logging.Handler, on_trouble: OnTrouble, explain: Callable[[str], str]) -> None:
@@ -66,7 +67,7 @@ class _EndpointHandler(logging.Handler):
 
     def _say(self, record: logging.LogRecord) -> None:
         said = record.getMessage()
-        with contextlib.suppress(Exception):  # the exporter's own message says something, too
+        with contextlib.suppress(Exception):  # without an explanation, log the exporter's own message
             said = self._explain(said)
         if not said:
             return
@@ -78,7 +79,7 @@ class _EndpointHandler(logging.Handler):
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Nothing is logged meanwhile."""
+    """Log nothing inside the block."""
     logging.disable()
     try:
         yield
@@ -87,7 +88,7 @@ def silence() -> Iterator[None]:
 
 
 class _Formatter(logging.Formatter):
-    """Each message is one line that a terminal does not act on: names and errors of a job may contain anything."""
+    """Makes each message one line without control characters: a job's names and errors may contain anything."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the base class
         record.message = one_line(shortened(record.message, MAX_MESSAGE))
@@ -95,7 +96,7 @@ class _Formatter(logging.Formatter):
 
 
 class _Once(logging.Filter):
-    """Passes on one message: the SDK logs one for each bad item of a variable, each time that it reads the variable."""
+    """Passes only one message: the SDK logs one for each bad item of a variable, each time it reads the variable."""
 
     _is_first = True
 
@@ -118,13 +119,13 @@ def configure(rank: int) -> logging.Handler:
 
 
 def watch_exporters(handler: logging.Handler, on_trouble: OnTrouble, explain: Callable[[str], str] = str) -> None:
-    """Limit the exporters' own messages, and take them as a sign that an endpoint does not answer.
+    """Limit the exporters' own messages, and use them as a sign that an endpoint does not answer.
 
     An exporter retries for up to ten seconds before it returns a failure, but logs a warning at once.
 
     Args:
         on_trouble: called for each message.
-        explain: what to say in place of an exporter's message; "": nothing.
+        explain: returns the text to log instead of an exporter's message; "": log nothing.
     """
     for name in ("opentelemetry", "urllib3", "requests", "otel_fr.monitor.telemetry.export"):
         logger = logging.getLogger(name)
@@ -136,7 +137,7 @@ def watch_exporters(handler: logging.Handler, on_trouble: OnTrouble, explain: Ca
 
 
 def close_input_and_output() -> None:
-    """Standard input and output become /dev/null."""
+    """Replace standard input and output by /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
@@ -145,7 +146,7 @@ def close_input_and_output() -> None:
 
 
 def release_pipes() -> None:
-    """Standard error becomes /dev/null, unless it is a terminal or a file."""
+    """Replace standard error by /dev/null, unless it is a terminal or a file."""
     try:
         mode = os.fstat(2).st_mode
     except OSError:

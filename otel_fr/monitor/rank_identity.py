@@ -1,4 +1,4 @@
-"""The rank that is monitored: its names and numbers, and its OTLP resource."""
+"""The monitored rank: its names and numbers, and its OTLP resource."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from otel_fr.platform_attributes import platform_attributes
 from otel_fr.ring import EARLIER_RUNS
 
 MAX_NAMED_RANKS = 64
-"""Ranks of a job up to which span names have the rank: names must be few (OpenTelemetry specification, "Span"), for
-backends list them and make metrics of them; with this, a hundred operations and groups have 6,400 of them."""
+"""Largest job in which span names contain the rank. There must be few names (OpenTelemetry specification, "Span"),
+because backends list them and derive metrics from them. With this limit, 100 operations and groups have 6,400 names."""
 _NAMESPACE = uuid.UUID("c8b6e0b6-5b0f-5d0f-9d3f-6f74656c6672")
 """UUID namespace of the ranks' instance ids."""
 
@@ -41,22 +41,22 @@ class RankIdentity:
     pid: int
     service: str
     session: int = 0
-    """How many runs this process was a rank of before."""
+    """Number of earlier runs of this process."""
     first_record: int = 0
-    """Of the run, in the ring."""
+    """The run's first record in the ring."""
     replica: str = ""
-    """torchft's name of the process's replica, and below, what it says of the quorum that the run is."""
+    """torchft's name of the process's replica. Below: the number of the quorum, and its number of replicas."""
     quorum: int | None = None
     replicas: int = 0
     gpu: str = ""
     pod: str = ""
     node: str = ""
     namespace: str = ""
-    """Its GPU, and in Kubernetes its pod, its node and the pod's namespace; empty: not known."""
+    """The rank's GPU, and in Kubernetes its pod, its node and the pod's namespace; empty: unknown."""
 
     @classmethod
     def of(cls, meta: Mapping[str, object], config: Config, pid: int) -> RankIdentity:
-        """From the ring's meta; what is missing there, from the environment."""
+        """Read the ring's meta. Values that are missing there come from the environment."""
         job_id = _text(meta, "job_id") or config.job_id
         attempt = _integer(meta, "attempt", config.attempt)
         nonce = _text(meta, "nonce")
@@ -84,18 +84,19 @@ class RankIdentity:
 
     @classmethod
     def all_of(cls, meta: Mapping[str, object], config: Config, pid: int) -> list[RankIdentity]:
-        """What the process has been, the present last; of the runs before it, as far as the ring's meta has them."""
+        """Return the process's identities in its earlier runs, if the ring's meta has them, and in its present run."""
         earlier = meta.get(EARLIER_RUNS)
         known = [one for one in earlier if isinstance(one, dict)] if isinstance(earlier, list) else []
         return [cls.of({**meta, **one}, config, pid) for one in (*known, {})]
 
     @property
     def name_suffix(self) -> str:
-        """What the names of this rank's spans end with: lists of spans show the name and the service, nothing else."""
+        """Suffix of the names of this rank's spans. Lists of spans show only the name and the service."""
         return f" [rank {self.rank}]" if self.world_size <= MAX_NAMED_RANKS else ""
 
     def resource(self, env: Mapping[str, str] = os.environ) -> Resource:
-        """The resource of docs/reference/telemetry.md, with ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME``."""
+        """Return the resource described in docs/reference/telemetry.md, including ``OTEL_RESOURCE_ATTRIBUTES`` and
+        ``OTEL_SERVICE_NAME``."""
         given = SdkResource.create().attributes
         service = str(given.get(names.SERVICE_NAME) or "unknown_service")
         if service.startswith("unknown_service") and self.service:
@@ -118,7 +119,7 @@ class RankIdentity:
             ours |= {names.REPLICA_ID: self.replica, names.QUORUM_ID: self.quorum}
         for key, text in platform_attributes(env).items():
             ours[key] = text if key not in given else str(given[key])
-        # The SDK generates an instance id; only one that the user has set replaces ours.
+        # The SDK generates an instance id. Only an id that the user has set replaces otel-fr's.
         chosen = f"{names.SERVICE_INSTANCE_ID}=" in env.get("OTEL_RESOURCE_ATTRIBUTES", "")
         for key, value in given.items():
             if key == names.SERVICE_INSTANCE_ID and not chosen:

@@ -1,6 +1,6 @@
-"""When a rank counts as stalled or idle, and when to report: functions of the rank's situation and the time only.
+"""Decides when a rank counts as stalled or idle, and when to report, from the rank's situation and the time only.
 
-All times are the rank's monotonic clock in nanoseconds (one clock per machine), stall times are in seconds.
+Times are in nanoseconds of the monotonic clock, which all processes of a machine share. Stall times are in seconds.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from otel_fr.config import STALL_SHARE
 
 QUICK_FROM = 0.5
 QUICK_UNTIL = 2.0
-"""Fractions of the stall time between which reports are sent more often: the collector judges in that time."""
+"""Fractions of the stall time between which reports are sent more often: the collector judges during this time."""
 RECOVERED_SECONDS = 1.0
-"""How long a rank moves again before its file of a fault is replaced: by then its peers move, too."""
+"""How long a rank must move again before the file of its fault is replaced. By then its peers move, too."""
 RECOVERED_EVERY_SECONDS = 30.0
-"""Shortest time between two such files: a program may catch a failed call every second, for as long as it runs."""
+"""Shortest time between two such replacements: a program may catch a failed call every second, as long as it runs."""
 REPORT_SECONDS = 1.0
 QUICK_REPORT_SECONDS = 0.25
 WAIT_SECONDS, STILL_SECONDS = 0.5, 1.0
-"""How long a call is in flight, or nothing moves, from which a rank does not move as usual."""
+"""A rank does not move as usual once a call is in flight, or nothing moves, for this long."""
 CROWD = 1_024
-"""Ranks of a job up to which each one that waits says so at once. In larger jobs nearly all ranks wait when one does
-not come: only `WITNESSES` of each group do, the others' counts show it when they report next."""
+"""Largest job in which every waiting rank reports at once. In a larger job, nearly all ranks wait if one does not come.
+Only `WITNESSES` ranks of each group then report at once. The counts of the others show it at their next report."""
 WITNESSES = 8
 SPARSE_RANKS = 16_384
-"""Ranks of a job up to which a rank that has just begun to move reports each second. The interval grows with larger
-jobs, and from twice as many on the longest one does too, up to twice."""
+"""Largest job in which a rank that has just begun to move reports every second. In larger jobs the interval grows. From
+twice as many ranks on, the longest interval grows, too, to at most twice its length."""
 USUAL_SHARE = 12.0
-"""Seconds for which a rank has moved as usual, for each second between two of its reports."""
+"""The interval between reports is the time for which a rank has moved as usual, divided by this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the rules decide on.
+    """The situation of a rank, on which the rules decide.
 
     Attributes:
-        moved_ns: when the rank last enqueued or ended a call; before its first call: when the monitor started.
-        oldest: record id of the call that may have been waited for longest; None: there is none.
-        oldest_since_ns: since when it may have been waited for.
-        is_witness: whether the rank says at once that it waits in that call (`otel_fr.monitor.witness`).
+        moved_ns: when the rank last enqueued or ended a call; before its first call, when the monitor started.
+        oldest: record id of the call for which a thread may have waited longest; None: there is none.
+        oldest_since_ns: since when a thread may have waited for this call.
+        is_witness: True if the rank reports at once that it waits in this call (`otel_fr.monitor.witness`).
     """
 
     now_ns: int
@@ -54,7 +54,7 @@ def seconds_between(start_ns: int, end_ns: int) -> float:
 
 
 def stalled_call(situation: Situation, stall_seconds: float) -> int | None:
-    """The record id of the call that has been in flight for too long, if there is one."""
+    """Return the record id of the call that has been in flight for too long, or None."""
     if situation.oldest is None:
         return None
     age = seconds_between(situation.oldest_since_ns, situation.now_ns)
@@ -62,34 +62,35 @@ def stalled_call(situation: Situation, stall_seconds: float) -> int | None:
 
 
 def is_idle(situation: Situation, stall_seconds: float) -> bool:
-    """Nothing is in flight and nothing has been enqueued for too long."""
+    """Return True if nothing is in flight and nothing has been enqueued for too long."""
     still = seconds_between(situation.moved_ns, situation.now_ns)
     return situation.oldest is None and still >= STALL_SHARE * stall_seconds
 
 
 def report_interval(situation: Situation, stall_seconds: float) -> float:
-    """Seconds from one progress report to the next, of a rank about which only this is known."""
+    """Return the seconds between two progress reports, from the situation alone."""
     still = seconds_between(situation.moved_ns, situation.now_ns)
     quick = QUICK_FROM * stall_seconds <= still <= QUICK_UNTIL * stall_seconds
     return QUICK_REPORT_SECONDS if quick else REPORT_SECONDS
 
 
 def sparseness(world_size: int) -> float:
-    """How many times as long the intervals between reports are as in jobs of up to `SPARSE_RANKS`."""
+    """Return by how much intervals between reports are longer than in jobs of up to `SPARSE_RANKS`, as a factor."""
     return max(1.0, world_size / SPARSE_RANKS)
 
 
 class Cadence:
-    """How often progress is reported: more and more seldom while a rank moves as usual, if the collector allows it.
+    """Decides how often progress is reported: less and less often while a rank moves as usual, if the collector agrees.
 
     Attributes:
-        most: the longest interval that the collector takes for life, seconds; from any thread.
+        most: the longest interval in seconds after which the collector still takes the rank as alive. May be set from
+            any thread.
     """
 
     def __init__(self, stall_seconds: float, peer_timeout: float, world_size: int) -> None:
         self._stall = stall_seconds
-        # Two reports within the time after which others may give the rank up, or are judged to wait for it; of the
-        # largest jobs one.
+        # Two reports within the time after which others may give up the rank, or are judged to wait for it. In the
+        # largest jobs, one report.
         share = min(1.0, max(0.5, sparseness(world_size) / 4))
         self._most = max(REPORT_SECONDS, min(stall_seconds, peer_timeout) * share)
         self._least = REPORT_SECONDS * sparseness(world_size)
@@ -99,7 +100,7 @@ class Cadence:
         self.most = REPORT_SECONDS
 
     def interval(self, situation: Situation) -> float:
-        """Seconds from one progress report to the next."""
+        """Return the seconds from one progress report to the next."""
         now_ns = situation.now_ns
         still = seconds_between(situation.moved_ns, now_ns)
         wait = 0.0 if situation.oldest is None else seconds_between(situation.oldest_since_ns, now_ns)
@@ -113,14 +114,14 @@ class Cadence:
 
 
 class Episodes:
-    """Returns each episode once: one stall for each oldest call, one idle time for each last movement."""
+    """Reports each episode once: one stall for each oldest call, and one idle time for each last movement."""
 
     def __init__(self) -> None:
         self._stalled: int | None = None
         self._idle: int | None = None
 
     def new_stall(self, situation: Situation, stall_seconds: float) -> int | None:
-        """The stalled call, the first time that it counts as stalled."""
+        """Return the stalled call, the first time that it counts as stalled, else None."""
         call = stalled_call(situation, stall_seconds)
         if call is None or call == self._stalled:
             return None
@@ -128,7 +129,7 @@ class Episodes:
         return call
 
     def new_idle(self, situation: Situation, stall_seconds: float) -> bool:
-        """True the first time in an idle time that the rank counts as idle."""
+        """Return True the first time that the rank counts as idle since it last moved."""
         if not is_idle(situation, stall_seconds) or self._idle == situation.moved_ns:
             return False
         self._idle = situation.moved_ns
@@ -136,7 +137,7 @@ class Episodes:
 
 
 class Recovery:
-    """Whether the newest file shows a fault that is over: it would accuse a rank that came late, but did come."""
+    """Decides whether the newest file shows a fault that is over. It would accuse a rank that only came late."""
 
     def __init__(self) -> None:
         self._moved_ns: int | None = None
@@ -144,20 +145,23 @@ class Recovery:
         self._not_before_ns = 0
 
     def note_file(self, moved_ns: int, of_fault: bool) -> None:
-        """A file is written now. ``moved_ns``: as in `Situation`."""
+        """Note that a file is written now. ``moved_ns``: see `Situation`."""
         self._moved_ns, self._over_ns = (moved_ns if of_fault else None), None
 
     @property
     def is_pending(self) -> bool:
-        """The newest file was written for a fault."""
+        """True if the newest file was written for a fault."""
         return self._moved_ns is not None
 
     def is_of(self, moved_ns: int) -> bool:
-        """The newest file was written for a fault, and the rank has not moved since."""
+        """Return True if the newest file was written for a fault and the rank has not moved since."""
         return self._moved_ns is not None and moved_ns <= self._moved_ns
 
     def is_over(self, situation: Situation, stall_seconds: float) -> bool:
-        """True, at most every 30 s, if the rank has moved since that file was written and has no stalled call."""
+        """Return True, at most every 30 s, if the rank has moved for a second since this file was written.
+
+        It must have no stalled call.
+        """
         if self._moved_ns is None or situation.moved_ns <= self._moved_ns:
             return False
         self._over_ns = self._over_ns or situation.now_ns

@@ -1,4 +1,4 @@
-"""When the monitor gets the rank's stacks, and what is sent then."""
+"""Decides when the monitor takes the rank's stacks, and sends them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ from otel_fr.stacks import parts_of
 _log = logging.getLogger("otel_fr.monitor")
 
 NATIVE_EVERY_SECONDS: Final = 30.0
-"""Shortest time between two looks with py-spy, which stops the rank for as long as it takes."""
+"""Shortest time between two uses of py-spy, which stops the rank while it works."""
 
 REASON_STALL = "stall"
 REASON_NATIVE = "native stacks"
 
 
 class StackWatch:
-    """Requests of stacks, one after the other, driven by the watch loop: nothing in it blocks.
+    """Requests stacks, one request after the other. The watch loop drives it, and nothing in it blocks.
 
-    Native stacks follow the Python stacks of a rank that is stuck: its GIL is held, or it has passed a limit, or an
-    incident names it as the culprit. A rank that only waits for others is not stopped for them.
+    Native stacks follow the Python stacks if the rank is stuck: its GIL is held, it has passed a limit, or an incident
+    names it as the culprit. A rank that only waits for others is not stopped for native stacks.
 
     Args:
-        reader: of the ring. link: the socket to the rank, if there is one.
+        reader: reader of the ring.
+        link: the socket to the rank, if there is one.
+        dump: called with a reason, to write the flight-recorder file of a fault.
+        has_file: returns True if the newest file shows the rank's present fault. It is then written again with stacks.
     """
 
     def __init__(
@@ -69,11 +72,11 @@ class StackWatch:
 
     @property
     def is_busy(self) -> bool:
-        """Some stacks are not there yet."""
+        """True while some stacks are not there yet."""
         return self._request is not None or self._native is not None
 
     def ask(self, event: str, now: float) -> None:
-        """Get the stacks, then send ``event`` with them."""
+        """Request the stacks, and send ``event`` with them once they are there."""
         if self._request is not None:
             # Another event waits for the same answer: it is sent with the stacks known so far.
             self._reporter.send(self._event, stacks=True)
@@ -88,17 +91,17 @@ class StackWatch:
         self._thread = self._looked_at = self._process.pid
 
     def answered(self, message: Mapping[str, Any]) -> None:
-        """Take the rank's answer."""
+        """Handle the rank's answer."""
         if message.get("id") == self._number and self._request is not None:
             self._request.answered(str(message["stacks"]), str(message.get("site") or ""))
             self._thread = int(message.get("tid") or self._process.pid)
 
     def named_as_culprit(self) -> None:
-        """An incident names this rank."""
+        """Note that an incident names this rank as the culprit."""
         self._is_culprit = True
 
     def note_end(self, is_clean: bool) -> None:
-        """The rank has ended: report the loops that it had left then. Waits `LOOK_SECONDS` at most."""
+        """The rank has ended: report the loops that it had left. Waits at most `LOOK_SECONDS`."""
         reporter = self._reporter
         raised, known = reporter.exception(), reporter.known_stacks()
         stack = "" if raised is None else raised.stack
@@ -149,7 +152,7 @@ class StackWatch:
             self._look_at_native(now)
 
     def _look_at_native(self, now: float) -> None:
-        """Begin, unless it was done a short time ago, or there is nothing that could be read."""
+        """Begin to take native stacks, unless this was done a short time ago or is impossible."""
         if not self._takes_native or self._native is not None or now - self._native_at < NATIVE_EVERY_SECONDS:
             return
         if self._reporter.clean_so_far or not self._process.alive():
@@ -168,7 +171,7 @@ class StackWatch:
             self._files.write(REASON_NATIVE, of_fault=True)
 
     def _add(self, found: Native) -> bool:
-        """Add native stacks to those that are known; False: the rank has moved on."""
+        """Add native stacks to the known stacks. Return False if there are none, or the rank has moved since."""
         known = self._reporter.known_stacks()
         if known is None or not found.text:
             return False

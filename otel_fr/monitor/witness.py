@@ -1,7 +1,8 @@
-"""Which ranks say at once that they wait: all of them in small jobs, a few of each group in large ones.
+"""Decides which ranks report at once that they wait: all ranks in small jobs, a few of each group in large jobs.
 
-When one rank of a large job does not come, all others wait. If each said so, with stacks, the collector would take that
-in for longer than it takes to find the rank: a few of each group show the same, and the others' counts who is there.
+If one rank of a large job does not come, all others wait. If each of them reported this with stacks, the collector
+would need longer to receive the reports than to find the missing rank. A few ranks of each group show the same, and the
+counts of the others show which ranks have come.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from otel_fr.ring import KIND_P2P, Record
 
 
 class Witness:
-    """Whether a rank is one.
+    """Decides whether a rank is a witness.
 
     Attributes:
-        is_one: of the call that it waits in now.
+        is_one: True if the rank is a witness of the call in which it waits now.
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -24,7 +25,7 @@ class Witness:
         self.is_one = True
 
     def note(self, call: Record | None) -> None:
-        """It waits in this call now; None: in none. Of a pair that exchanges a message, each is a witness."""
+        """Note the call in which the rank waits now; None: no call. Both ranks of a send and receive are witnesses."""
         self.is_one = call is None or call.kind == KIND_P2P or not self._is_one_of_many or self._is_one_of(call)
 
     def _is_one_of(self, call: Record) -> bool:
@@ -37,5 +38,5 @@ class Witness:
 
 
 def is_one(place: int, size: int) -> bool:
-    """Whether the member at this place, from 0, of a group of so many ranks is one of its `WITNESSES`."""
+    """Return True if the member at this position, from 0, of a group of ``size`` ranks is one of its `WITNESSES`."""
     return place * rules.WITNESSES % max(1, size) < rules.WITNESSES

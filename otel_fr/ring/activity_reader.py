@@ -1,4 +1,4 @@
-"""Reads the ring's activity section, live or left behind. Everything read is checked before use."""
+"""Reads the activity section of a ring, of a running or an ended rank. All data is checked before use."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from otel_fr.ring.activity_layout import (
 from otel_fr.ring.names import read_name
 
 LATE_ROWS = 64
-"""Rows after which one that is still missing counts as lost: its thread was stopped while it wrote it."""
+"""A missing row counts as lost once this many later rows exist: its thread was stopped while it wrote the row."""
 _TRIES = 4
-"""Of one row that changes while it is read."""
+"""Attempts to read a row that changes while it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,19 @@ class Activity:
     """A section or step. Times are monotonic ns of the rank's machine.
 
     Attributes:
-        number: unique in the process; gives the order of beginnings.
-        is_step: a step, otherwise a section.
-        name: of a section.
-        thread: `threading.get_ident` of the thread that began it. native_id: its id in the kernel.
-        ended_ns: None: it has not ended.
-        timeout_ms: given by the program; 0: none.
-        parent: number of the section or step it began in; 0: none. root: of the outermost one, maybe its own.
-        step: number of the step (in which it began).
-        is_failed: left by an exception. is_left: the program did not end it itself.
-        is_automatic: a step that the hook on optimizers counted.
-        user: of a step, trace id (16 bytes) and span id (8 bytes) of the program's own span; None: there is none.
+        number: unique in the process; increases with each section or step that begins.
+        is_step: True for a step, False for a section.
+        name: the section's name; "" for a step.
+        thread, native_id: `threading.get_ident` and kernel thread id of the thread that began it.
+        ended_ns: when it ended; None: not yet.
+        timeout_ms: timeout that the program gave; 0: none.
+        parent: number of the section or step in which it began; 0: none.
+        root: number of the outermost section or step around it, or its own.
+        step: for a step, its number as a training step; for a section, the number of the step in which it began.
+        is_failed: True if an exception ended it.
+        is_left: True if the program did not end it itself.
+        is_automatic: True for a step that the hook on optimizers counted.
+        user: for a step, trace id (16 bytes) and span id (8 bytes) of the program's own span, if there is one.
     """
 
     number: int
@@ -82,12 +84,15 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Beats:
-    """Heartbeats and the limits that the program gives. Times in monotonic ns, limits in ms; 0: none.
+    """Heartbeats, and the limits that the program gives. Times are in monotonic ns, limits in ms; 0: none.
 
     Attributes:
-        count: of heartbeats. last_ns: the newest. limit_ms: from one to the next.
-        first_limit_ms: from ``since_ns`` to the first.
-        outside_limit_ms: without an open section. last_end_ns: when a section last ended.
+        count: number of heartbeats.
+        last_ns: time of the newest heartbeat.
+        limit_ms: most time between two heartbeats.
+        first_limit_ms: most time from ``since_ns`` to the first heartbeat.
+        outside_limit_ms: most time without an open section.
+        last_end_ns: when a section last ended.
     """
 
     count: int
@@ -103,7 +108,7 @@ class ActivityReader:
     """Reads the section of one ring."""
 
     def __init__(self, mapping: mmap.mmap, words: memoryview, start: int) -> None:
-        """``words``: the mapping as 8-byte words. ``start``: of the section in the file."""
+        """``words``: the mapping as 8-byte words. ``start``: the section's offset in the file."""
         self._map = mapping
         self._words = words
         self._start = start
@@ -116,21 +121,21 @@ class ActivityReader:
 
     @property
     def misuses(self) -> int:
-        """Wrong calls of the program."""
+        """Number of the program's wrong calls."""
         return self._word(WORD_MISUSES)
 
     @property
     def untracked(self) -> int:
-        """Sections that were not entered when they began, because too many were open."""
+        """Number of sections without a row, because too many were open when they began."""
         return self._word(WORD_UNTRACKED)
 
     @property
     def ended_count(self) -> int:
-        """Sections and steps that have ended."""
+        """Number of sections and steps that have ended."""
         return self._word(WORD_ENDED)
 
     def beats(self) -> Beats:
-        """Heartbeats and limits as they are now."""
+        """Return the present heartbeats and limits."""
         return Beats(
             count=self._word(WORD_HEARTBEATS),
             last_ns=self._word(WORD_HEARTBEAT),
@@ -142,7 +147,7 @@ class ActivityReader:
         )
 
     def step(self) -> Activity | None:
-        """The step that has begun last; None: none has, or it could not be read now."""
+        """Return the step that began last. None: no step has begun, or it could not be read now."""
         last = WORD_STEP + 1 + ROW.size // 8
         for _ in range(_TRIES):
             number = self._word(last)
@@ -154,7 +159,7 @@ class ActivityReader:
         return None
 
     def open_sections(self) -> list[Activity]:
-        """The sections that are open, in the order in which they began."""
+        """Return the open sections in the order in which they began."""
         found: list[Activity] = []
         for row in range(OPEN_ROWS):
             at = self._start + OPEN_START + row * ROW_SIZE
@@ -169,13 +174,14 @@ class ActivityReader:
         return sorted(found, key=lambda section: section.number)
 
     def ended(self, since: int) -> tuple[list[Activity], int, int]:
-        """The sections and steps that have ended.
+        """Return sections and steps that have ended.
 
         Args:
-            since: tickets read so far; 0: none.
+            since: the number returned by the previous call; 0 for the first call.
 
         Returns:
-            those after it, oldest first; the number to pass next time; how many were overwritten before they were read.
+            The sections and steps that ended since then, oldest first; the number to pass next time; and how many were
+            lost, because they were overwritten or damaged.
         """
         head = self.ended_count
         found: list[Activity] = []
@@ -188,7 +194,7 @@ class ActivityReader:
             if item is not None and self._words[at // 8] == ticket:
                 found.append(item)
             elif before < ticket and head - ticket < LATE_ROWS:
-                return found, ticket - 1, lost  # it is being written
+                return found, ticket - 1, lost  # the row is being written
             else:
                 lost += 1
         return found, max(head, since), lost

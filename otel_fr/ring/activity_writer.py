@@ -1,7 +1,7 @@
-"""Writes the ring's activity section: heartbeats, steps, and the sections of the program that are open.
+"""Writes the ring's activity section: heartbeats, steps, and open sections of the program.
 
-Nothing here locks, waits, or calls the operating system. Threads may write at the same time: each open section has a
-row of its own, and rows and tickets are handed out by operations that the interpreter does not interrupt.
+Nothing here locks, waits, or calls the operating system. Threads may write at the same time: each open section has its
+own row, and rows and tickets are allocated by operations that the interpreter does not interrupt.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NO_ROW = -1
 
 _KIND: int = 2
 _ENDED: int = 7
-"""Words of a row, from its first on."""
+"""Index of these words from the start of a row."""
 
 _pack_into = ROW.pack_into
 
@@ -53,7 +53,7 @@ class ActivityWriter:
     """Writes the section. Not for use after a fork.
 
     Attributes:
-        names: name -> its reference.
+        names: name -> reference.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class ActivityWriter:
     )
 
     def __init__(self, mapping: mmap.mmap, start: int) -> None:
-        """``start``: of the section in the file, all zeros."""
+        """``start``: the section's offset in the file. The section must be all zeros."""
         self._map = mapping
         self._words = memoryview(mapping).cast("Q")
         self._first = start // 8
@@ -88,24 +88,24 @@ class ActivityWriter:
         self._words[self._first + WORD_READY] = READY
 
     def close(self) -> None:
-        """Let go of the mapping. Later calls raise ValueError."""
+        """Release the mapping. Later calls raise ValueError."""
         self._words.release()
 
     def heartbeat(self, now_ns: int) -> None:
-        """Record a heartbeat. ``now_ns``: monotonic."""
+        """Record a heartbeat. ``now_ns`` is monotonic."""
         at = self._beats
         self._words[at + 1] = now_ns
         self._words[at] = self._next_beat()
 
     def reference(self, name: str) -> int:
-        """The reference of a name; 0: the table is full."""
+        """Return the reference of a name, or 0 if the table is full."""
         ref = self.names.get(name)
         if ref is not None:
             return ref
         if len(self.names) >= NAMES:
             return 0
         index = self._next_name()
-        if index >= NAMES:  # two threads had the same new name before
+        if index >= NAMES:  # two threads have used two indexes for the same new name before
             return 0
         text = text_bytes(name, MAX_NAME)
         at = self._first * 8 + NAMES_START + index * NAME_SIZE
@@ -115,7 +115,7 @@ class ActivityWriter:
         return self.names.setdefault(name, index + 1)
 
     def open(self, body: Body) -> int:
-        """Enter an open section; returns where its row is in the file, `NO_ROW` if the table is full."""
+        """Write the row of an open section. Return the row's offset in the file, or `NO_ROW` if the table is full."""
         try:
             row = self._free.pop()
         except IndexError:
@@ -129,14 +129,15 @@ class ActivityWriter:
         """Record that a section has ended.
 
         Args:
-            row, body: from and for `open`. flags: more of them.
+            row, body: result and argument of `open`.
+            flags: flags to add to the body's flags.
         """
         words = self._words
         words[self._last_end] = ended_ns
         if row == NO_ROW:
             self.log(body, ended_ns, flags)
             return
-        # As `log`, but the row is copied, which takes half of the time.
+        # Like `log`, but copies the row, which takes half of the time.
         mapping = self._map
         ticket = self._next_ticket()
         at = self._ended_at + ticket % ENDED_ROWS * ROW_SIZE
@@ -154,17 +155,17 @@ class ActivityWriter:
             self._free.append(row)
 
     def free(self, row: int, number: int) -> None:
-        """Give a row back, unless another section has it now. ``number``: of the section that had it."""
+        """Free a row, unless another section has it now. ``number``: number of the section that had the row."""
         if row != NO_ROW and self._words[row >> 3] == number:
             self._words[row >> 3] = 0
             self._free.append(row)
 
     def log(self, body: Body, ended_ns: int, flags: int = 0) -> None:
-        """Record a section or step that has ended, in place of the oldest one. ``flags``: more of them."""
+        """Record a section or step that has ended, in place of the oldest one. ``flags`` are added to the body's."""
         ticket = self._next_ticket()
         at = self._ended_at + ticket % ENDED_ROWS * ROW_SIZE
         words, word = self._words, at >> 3
-        # A reader of the old content finds that it is gone, never a mixture.
+        # A reader of the old row notices that it is gone, and never sees a mixture.
         words[word] = 0
         _pack_into(self._map, at + 8, *body)
         words[word + _ENDED] = ended_ns
@@ -185,8 +186,10 @@ class ActivityWriter:
         """Record limits that the program gives; 0: none.
 
         Args:
-            heartbeat_ms: from one heartbeat to the next. first_ms: from ``since_ns`` (monotonic) to the first one.
-            outside_ms: without an open section, from the end of the last one.
+            heartbeat_ms: most time between two heartbeats.
+            first_ms: most time from ``since_ns`` to the first heartbeat.
+            since_ns: monotonic.
+            outside_ms: most time without an open section, from the end of the last section.
         """
         words, first = self._words, self._first
         words[first + WORD_HEARTBEAT_LIMIT] = heartbeat_ms
@@ -195,7 +198,7 @@ class ActivityWriter:
         words[first + WORD_OUTSIDE_LIMIT] = outside_ms
 
     def stop_watching(self) -> None:
-        """Forget limits and heartbeats: none is missed from now on."""
+        """Forget limits and heartbeats. From now on, no heartbeat is due."""
         self.set_limits(0, 0, 0, 0)
         self._words[self._beats + 1] = 0
         self._words[self._last_end] = 0

@@ -1,7 +1,7 @@
-"""Integers, texts and lists as bytes: the encoding of the definitions.
+"""The encoding of the definitions: integers, texts and lists as bytes.
 
-Integers are LEB128 varints (seven bits a byte, lowest first; the high bit means that more follow), signed ones are
-zigzag encoded; text is its length in bytes and UTF-8; a list is its length and its items.
+Integers are LEB128 varints: seven bits in each byte, lowest first; the high bit means that more follow. Signed integers
+are zigzag encoded. A text is its length in bytes, then UTF-8. A list is its length, then its items.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Sizes = tuple[tuple[int, ...], ...]
 
 
 class DefinitionError(ValueError):
-    """The bytes are not a definition of that kind, or a value does not fit one."""
+    """The bytes are not a definition of that kind, or a value does not fit a definition."""
 
 
 class Encoder:
@@ -35,7 +35,7 @@ class Encoder:
         self.uint(value << 1 if value >= 0 else (-value << 1) - 1)
 
     def text(self, value: str) -> None:
-        # A path that is not UTF-8 has lone surrogates in Python; they are escaped, because no exporter accepts them.
+        # A path that is not UTF-8 has lone surrogates in Python. They are escaped, because no exporter accepts them.
         raw = value.encode("utf-8", "backslashreplace")
         self.uint(len(raw))
         self.data += raw
@@ -51,7 +51,7 @@ class Encoder:
             self.uints(value)
 
     def runs(self, values: tuple[str, ...]) -> None:
-        """A list of texts, mostly the same one: runs of (count, text)."""
+        """Append a list of texts as runs of (count, text), because most texts are equal."""
         runs: list[tuple[int, str]] = []
         for value in values:
             if runs and runs[-1][1] == value:
@@ -90,7 +90,7 @@ class Decoder:
         return -(value + 1 >> 1) if value & 1 else value >> 1
 
     def count(self) -> int:
-        """Length of a list whose items take a byte or more each."""
+        """Read the length of a list whose items take at least a byte each."""
         value = self.uint()
         if value > len(self.data) - self.position:
             raise DefinitionError(f"a list of {value} is longer than its definition")

@@ -1,4 +1,4 @@
-"""Reads the ring's section of decisions, live or left behind. Everything read is checked before use."""
+"""Reads the decisions in a ring, of a running or an ended rank. All data is checked before use."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from otel_fr.ring.names import read_name
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Decisions of one name, one after the other, that had one value.
+    """Successive decisions of one name that had the same value.
 
     Attributes:
-        first, last: their numbers, from 1. step: in which the first was made; -1: none.
-        value: its text, maybe cut. digest: of the full text. decided_ns: when the first was made (monotonic).
+        first, last: numbers of the first and the last of these decisions, from 1.
+        step: training step of the first decision; -1: none.
+        value: the value as text, maybe cut.
+        digest: digest of the full text.
+        decided_ns: when the first decision was made (monotonic).
     """
 
     name: str
@@ -44,25 +47,25 @@ class DecisionReader:
     """Reads the section of one ring."""
 
     def __init__(self, mapping: mmap.mmap, words: memoryview, start: int) -> None:
-        """``words``: the mapping as 8-byte words. ``start``: of the section in the file."""
+        """``words``: the mapping as 8-byte words. ``start``: the section's offset in the file."""
         self._map = mapping
         self._words = words
         self._start = start
         self._first = start // 8
 
     def newest(self) -> int:
-        """Changes of values so far."""
+        """Return the number of changes of values so far."""
         newest: int = self._words[self._first + WORD_NEWEST]
         return newest
 
     @property
     def failures(self) -> int:
-        """Decisions that could not be recorded, because of an error."""
+        """Number of decisions that could not be recorded because of an error."""
         count: int = self._words[self._first + WORD_FAILURES]
         return count
 
     def decided(self) -> list[Decided]:
-        """What is kept, in the order in which it was decided."""
+        """Return the decisions in the ring, oldest first."""
         names = self._names()
         newest = self.newest()
         rows: list[tuple[int, int, int, int, int, str]] = []
@@ -84,7 +87,7 @@ class DecisionReader:
         return found[::-1]
 
     def _names(self) -> dict[int, tuple[str, int]]:
-        """Index -> the name, and how many decisions it has."""
+        """Return index -> (name, number of its decisions)."""
         found: dict[int, tuple[str, int]] = {}
         for index in range(min(self._words[self._first + WORD_NAMES], NAMES)):
             at = self._start + NAMES_START + index * NAME_SIZE

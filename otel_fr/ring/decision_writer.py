@@ -1,4 +1,4 @@
-"""Writes the ring's section of decisions: how often each was made, and the changes of its value.
+"""Writes the ring's section of decisions: how many were made under each name, and the changes of their values.
 
 Nothing here locks, waits, or calls the operating system.
 """
@@ -38,7 +38,7 @@ class DecisionWriter:
     __slots__ = ("_first", "_map", "_newest_at", "_next_ticket", "_rows_at", "_words")
 
     def __init__(self, mapping: mmap.mmap, start: int) -> None:
-        """``start``: of the section in the file, all zeros."""
+        """``start``: the section's offset in the file. The section must be all zeros."""
         self._map = mapping
         self._words = memoryview(mapping).cast("Q")
         self._first = start // 8
@@ -48,11 +48,11 @@ class DecisionWriter:
         self._words[self._first + WORD_READY] = READY
 
     def close(self) -> None:
-        """Let go of the mapping. Later calls raise ValueError."""
+        """Release the mapping. Later calls raise ValueError."""
         self._words.release()
 
     def add_name(self, index: int, name: str) -> int:
-        """Enter the name number ``index`` (from 0), and return the word that counts its decisions; -1: no room."""
+        """Write the name number ``index`` (from 0). Return the word that counts its decisions, or -1 without room."""
         if index >= NAMES:
             self._words[self._first + WORD_UNTRACKED] += 1
             return -1
@@ -64,25 +64,29 @@ class DecisionWriter:
         return at // 8 + 1
 
     def count_failure(self) -> None:
-        """A decision could not be recorded."""
+        """Count a decision that could not be recorded."""
         self._words[self._first + WORD_FAILURES] += 1
 
     def count(self, word: int, number: int) -> None:
-        """``number`` decisions have been made of the name whose `add_name` returned ``word``."""
+        """Set the number of decisions of the name for which `add_name` returned ``word``."""
         self._words[word] = number
 
     def change(self, index: int, number: int, step: int, now_ns: int, value: str) -> None:
-        """The decision number ``number`` (from 1) of a name has another value than the one before.
+        """Record that a decision has another value than the previous decision of its name.
 
         Args:
-            index: of the name. step: number of the training step, -1: none. now_ns: monotonic.
+            index: index of the name.
+            number: number of the decision under this name, from 1.
+            step: number of the training step; -1: none.
+            now_ns: monotonic.
+            value: the value as text.
         """
         raw = value.encode("utf-8", "backslashreplace")
         text = raw if len(raw) <= MAX_TEXT else text_bytes(value, MAX_TEXT)
         ticket = self._next_ticket()
         at = self._rows_at + ticket % ROWS * ROW_SIZE
         words, word = self._words, at >> 3
-        # A reader of the old content finds that it is gone, never a mixture.
+        # A reader of the old row notices that it is gone, and never sees a mixture.
         words[word] = 0
         _pack_into(self._map, at + 8, number, step, now_ns, crc32(raw), index, len(text), text)
         words[word] = ticket

@@ -1,6 +1,7 @@
 """Reads the definitions of a ring: the groups, signatures, call sites and threads that its records refer to.
 
-They are checked when they are read, because the file may be damaged or malicious, and then kept.
+Definitions are checked when they are read, because the file may be damaged or malicious. Decoded definitions are
+cached.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ CallDefinitions = tuple[GroupDef, SignatureDef, SiteDef, ThreadDef]
 _NO_SITE: Final = SiteDef(())
 _NO_THREAD: Final = ThreadDef(0, "")
 _EXPANDED: Final = 1 << 23
-"""Ranks and dtypes that the definitions of one generation may expand to, beyond the bytes that encode them."""
+"""How many ranks and dtypes the definitions of one generation may expand to, beyond the bytes that encode them."""
 _MAX_KNOWN: Final = 8192
-"""Decoded definitions kept of one generation, about a kilobyte each."""
+"""How many decoded definitions of one generation are kept. Each takes about a kilobyte."""
 
 
 class DefinitionReader:
-    """Those of one ring.
+    """Reads and caches the definitions of one ring.
 
     Attributes:
-        of_calls: by the arguments of `of_call`, what it found: programs have few different calls, and one look-up
-            costs less than four.
+        of_calls: results of `of_call` by its arguments. Programs have few different calls, and one look-up costs less
+            than four.
     """
 
     def __init__(self, mapping: mmap.mmap, layout: Layout) -> None:
@@ -49,7 +50,10 @@ class DefinitionReader:
         self._from_any: dict[SignatureDef, SignatureDef] = {}
 
     def of_call(self, *refs: int) -> CallDefinitions | None:
-        """What a record refers to: its generation, group, signature, site and thread; None: not all of it is there."""
+        """Return the definitions that a record refers to, or None if one is missing.
+
+        ``refs`` are the record's generation and its references of group, signature, site and thread.
+        """
         generation, group_ref, sig_ref, site_ref, thread_ref = refs
         group = self.find(generation, DefinitionKind.GROUP, group_ref)
         signature = self.find(generation, DefinitionKind.SIGNATURE, sig_ref)
@@ -68,16 +72,16 @@ class DefinitionReader:
         return found
 
     def from_any(self, signature: SignatureDef) -> SignatureDef:
-        """The same call, as one that may receive from any source; equal ones are one object."""
+        """Return the signature with ``any_source`` set. Equal signatures are one object."""
         if len(self._from_any) >= _MAX_KNOWN:
             self._from_any.clear()
         return self._from_any.setdefault(signature, replace(signature, any_source=True))
 
     def find(self, generation: int, kind: DefinitionKind, ref: int) -> Definition | None:
-        """The definition; None: there is none, or it is damaged."""
+        """Return the definition, or None if it is missing or damaged."""
         known = self._known.get(generation)
         if known is None:
-            # The writer keeps two generations; a malicious file may claim any number.
+            # The writer keeps two generations, but a malicious file may claim any number.
             while len(self._known) >= 2:
                 oldest = min(self._known)
                 del self._known[oldest], self._expanded[oldest]
@@ -118,7 +122,7 @@ class DefinitionReader:
 
 
 def _decode(kind: DefinitionKind, payload: bytes) -> tuple[Definition, int]:
-    """The definition, and how many items its runs were expanded to."""
+    """Decode a definition. Return it, and the number of items that its runs were expanded to."""
     if kind is DefinitionKind.GROUP:
         group = GroupDef.from_bytes(payload)
         return group, len(group.ranks)

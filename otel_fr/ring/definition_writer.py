@@ -1,6 +1,7 @@
-"""The writer's calls that define what records refer to: groups, signatures, call sites, threads.
+"""Methods of the writer that define what records refer to: groups, signatures, call sites, threads.
 
-Definitions are written to one half of the definition area; when it is full, a new generation starts in the other.
+Definitions are written to one half of the definition area. When this half is full, a new generation starts in the other
+half.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ from otel_fr.ring.layout import (
 from otel_fr.ring.status import StatusWriter
 
 MAX_INTERNED: Final = 65_536
-"""Entries of one intern cache: the halves of a large ring hold millions, each a Python key in the rank's memory."""
+"""Most entries of one cache of references. A half of a large ring holds millions of definitions, and each would be a
+Python key in the rank's memory."""
 
 
 class WrittenGroup:
     """A live group.
 
     Attributes:
-        payload: of its definition. short: a shortened one, for a half with little room.
-        ref: its reference in this generation; 0: none yet. row: first word of its progress row; 0: none.
+        payload: payload of the group's definition.
+        short: a shortened payload, for a half with little room.
+        ref: the group's reference in this generation; 0: none yet.
+        row: first word of the group's progress row; 0: none.
     """
 
     def __init__(self, definition: GroupDef) -> None:
@@ -54,9 +58,9 @@ class DefinitionWriter(StatusWriter):
     """The part of `otel_fr.ring.RingWriter` that writes definitions and the groups of progress rows.
 
     Attributes:
-        path: the file.
-        generation: of the definitions; references of an earlier one are stale.
-        signatures, sites, threads: intern caches, key to reference of this generation. Emptied in place.
+        path: path of the file.
+        generation: generation of the definitions. References of earlier generations are stale.
+        signatures, sites, threads: caches: key -> reference in this generation. They are emptied in place.
     """
 
     __slots__ = (
@@ -75,7 +79,7 @@ class DefinitionWriter(StatusWriter):
     )
 
     def __init__(self, path: Path, mapping: mmap.mmap, layout: Layout) -> None:
-        """``mapping``: all zeros. The caller starts the first generation, once the header is written."""
+        """``mapping`` must be all zeros. The caller starts the first generation, once the header is written."""
         super().__init__(path, mapping, layout)
         self.signatures: dict[Hashable, int] = {}
         self.sites: dict[Hashable, int] = {}
@@ -93,9 +97,9 @@ class DefinitionWriter(StatusWriter):
     # ---- groups
 
     def add_group(self, definition: GroupDef) -> int:
-        """Add a live group; returns its index, which is never used again, so a late `complete` affects no other group.
+        """Add a live group. Return its index, which is never reused, so that a late `complete` affects no other group.
 
-        Groups beyond the first 256 live ones are recorded and counted, but have no progress row.
+        If 256 live groups have a progress row, further groups get none, but are recorded and counted.
 
         Raises:
             DefinitionError: ``local_id`` is negative, or a number does not fit 64 bits. Nothing has changed then.
@@ -108,7 +112,7 @@ class DefinitionWriter(StatusWriter):
         self._groups[index] = group
         if self._rows:
             row = group.row = self._rows.pop()
-            # The row's group is written last: a reader never sees a group with the numbers of the one before it.
+            # The row's group is written last, so that a reader never sees it with the numbers of the earlier group.
             for word in range(row + ROW_ENQUEUED, row + ROW_SIZE // 8):
                 self._words[word] = 0
         else:
@@ -117,7 +121,7 @@ class DefinitionWriter(StatusWriter):
         return index
 
     def remove_group(self, index: int) -> None:
-        """Remove a group; its records stay readable. Unknown indexes are ignored."""
+        """Remove a group. Its records stay readable. Unknown indexes are ignored."""
         group = self._groups.pop(index, None)
         if group is None:
             return
@@ -128,10 +132,10 @@ class DefinitionWriter(StatusWriter):
             self._words[WORD_UNTRACKED] -= 1
 
     def _define_group(self, group: WrittenGroup) -> None:
-        """Give a group that has none in this generation a reference. May start a generation."""
+        """Give a group a reference if it has none in this generation. May start a new generation."""
         if not self._fits(group.payload):
             self._flip()
-        # A new generation defines every group that has a row, this one too.
+        # A new generation defines every group that has a row, including this one.
         if not group.ref:
             self._write_group(group, group.payload)
 
@@ -143,7 +147,7 @@ class DefinitionWriter(StatusWriter):
     # ---- definitions
 
     def define_signature(self, key: Hashable, definition: SignatureDef) -> int:
-        """Write a signature and remember its reference under ``key``. May flip (see `generation`).
+        """Write a signature and remember its reference under ``key``. May start a new generation.
 
         Raises:
             DefinitionError: a number in it is negative or does not fit 64 bits. Nothing has changed then.
@@ -151,11 +155,11 @@ class DefinitionWriter(StatusWriter):
         return self._define(DefinitionKind.SIGNATURE, self.signatures, key, definition)
 
     def define_site(self, key: Hashable, definition: SiteDef) -> int:
-        """Write a call site and remember its reference under ``key``. May flip. Raises as `define_signature`."""
+        """Like `define_signature`, for a call site."""
         return self._define(DefinitionKind.SITE, self.sites, key, definition)
 
     def define_thread(self, ident: int, name: str) -> int:
-        """Write a thread's name and remember its reference under ``ident``. May flip."""
+        """Write a thread's name and remember its reference under ``ident``. May start a new generation."""
         payload = thread_bytes(ident, name)
         if not self._fits(payload):
             self._flip()
@@ -181,20 +185,20 @@ class DefinitionWriter(StatusWriter):
         return self._used + DEFINITION.size + len(payload) <= self._layout.half_size
 
     def _write(self, kind: DefinitionKind, payload: bytes) -> int:
-        """Append a definition that fits; its reference is its offset in the half, in units of 8 bytes."""
+        """Append a definition that fits. Return its reference: the offset in the half, in units of 8 bytes."""
         prefix = DEFINITION_PREFIX.pack(len(payload), self.generation, kind)
         crc = zlib.crc32(payload, zlib.crc32(prefix))
         data = prefix + struct.pack("<I", crc) + payload
         offset = self._used
         start = self._half + offset
         self._map[start : start + len(data)] = data
-        # Sizes are whole units: a half is a multiple of 8, so the padding of what fits fits too.
+        # The size of a half is a multiple of 8, so if a definition fits, its padding also fits.
         self._used = offset + (len(data) + 7 & ~7)
         self._words[WORD_USED] = self._used
         return offset // 8
 
     def _flip(self) -> None:
-        """Start a generation in the other half; first the records that need that half's definitions are given up."""
+        """Start a new generation in the other half. First give up the records that need that half's old definitions."""
         self._words[WORD_TAIL] = self._generation_first
         self._generation_first = self._head + 1
         self.signatures.clear()
@@ -203,8 +207,9 @@ class DefinitionWriter(StatusWriter):
         for group in self._groups.values():
             group.ref = 0
         self._start_generation(self.generation + 1)
-        # Groups with a row are written now, so that their rows resolve; the others when they are used. In short form
-        # past an eighth of the half: all 256 then leave room for the largest signature, site, group and thread.
+        # Groups with a row are written now, so that their rows have valid references. Other groups are written when
+        # they are used. Past an eighth of the half, groups are written in short form: then all 256 groups leave room
+        # for the largest signature, site, group and thread.
         room = self._layout.half_size // 8
         for group in self._groups.values():
             if group.row:

@@ -1,4 +1,4 @@
-"""Definitions that slots refer to: process groups, signatures, call sites, threads; and their encoding."""
+"""The definitions that slots refer to, and their encoding: process groups, signatures, call sites, threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_fr.ring.layout import DEFINITION, MAX_DEFINITION
 
 MAX_PAYLOAD: Final = MAX_DEFINITION - DEFINITION.size
 MAX_GROUP_PAYLOAD: Final = 16 * 1024
-"""A group is written again in each new generation, so it gets less room than a signature or a call site."""
+"""A group is written again in each generation, so it gets less room than a signature or a call site."""
 MAX_THREAD_NAME: Final = 256
 
 _SHORT: Final = 40
@@ -25,7 +25,7 @@ def _clip(text: str, size: int) -> str:
 
 
 def _rank_runs(ranks: Iterable[int]) -> list[tuple[int, int, int]]:
-    """(first, step, count) of each run of ranks with equal steps."""
+    """Return (first, step, count) for each run of ranks with equal steps."""
     runs: list[tuple[int, int, int]] = []
     for rank in ranks:
         if runs:
@@ -64,11 +64,11 @@ class GroupDef:
     """A process group.
 
     Attributes:
-        id: `otel_fr.identity.group_id`'s 16 hex digits.
-        ranks: global ranks of its members, in group order; empty: unknown.
+        id: 16 hex digits from `otel_fr.identity.group_id`.
+        ranks: global ranks of the members, in group order; empty: unknown.
         local_id: order of creation in this process.
-        truncated: the definition was too large: ``ranks`` is empty and the texts may be cut.
-        is_serial: NCCL executes its sends and receives, too, in the order of its calls.
+        truncated: True if the definition was too large. ``ranks`` is then empty, and the texts may be cut.
+        is_serial: True if NCCL executes the group's sends and receives in the order of all its calls, too.
     """
 
     id: str
@@ -103,7 +103,7 @@ class GroupDef:
         return cls(id_, name, description, ranks, backend, local_id, bool(flags & 1), bool(flags & 2))
 
     def shortened(self) -> GroupDef:
-        """This group without its ranks and with short texts: at most 180 bytes."""
+        """Return this group without its ranks and with short texts: at most 180 bytes."""
         texts = (self.id, self.name, self.description, self.backend)
         id_, name, description, backend = (_clip(text, _SHORT) for text in texts)
         return GroupDef(id_, name, description, (), backend, self.local_id, True, self.is_serial)
@@ -128,24 +128,26 @@ def _read_new_group(source: Decoder) -> NewGroup:
 
 
 def _without_ranks(new: NewGroup) -> NewGroup:
-    """And with short texts."""
+    """Return ``new`` without its ranks and with short texts."""
     return NewGroup(_clip(new.name, _SHORT), _clip(new.description, _SHORT), (), new.awaits_all)
 
 
 @dataclass(frozen=True, slots=True)
 class SignatureDef:
-    """What a call was asked to do.
+    """The operation and the arguments of a call.
 
     Attributes:
         operation: name in ``torch.distributed``.
         input_sizes, output_sizes: one shape per tensor.
         input_dtypes, output_dtypes: PyTorch scalar type names, one per tensor.
-        reduce_op: lower case; None: the operation has none. root, peer: global ranks. tag: p2p only.
-        input_splits, output_splits: of all_to_all_single; None: even.
-        input_bytes, output_bytes: of all tensors, also those that a truncated definition leaves out.
-        any_source: a receive from any source.
-        truncated: too large for a definition: lists hold their first items only.
-        new_group: of a call that creates a process group.
+        reduce_op: in lower case; None: the operation has none.
+        root, peer: global ranks.
+        tag: for p2p only.
+        input_splits, output_splits: splits of all_to_all_single; None: even.
+        input_bytes, output_bytes: bytes of all tensors, including tensors that a truncated definition leaves out.
+        any_source: True for a receive from any source. A reader also sets it if the message is unknown (`UNPAIRED`).
+        truncated: True if the definition was too large. Lists then have only their first items.
+        new_group: the group that the call creates, if any.
     """
 
     operation: str
@@ -246,7 +248,7 @@ class SignatureDef:
         )
 
     def first(self, count: int) -> SignatureDef:
-        """This signature with the first ``count`` items of each list (and dimensions of each shape)."""
+        """Return this signature with the first ``count`` items of each list and dimensions of each shape."""
         return replace(
             self,
             operation=_clip(self.operation, 256),
@@ -265,11 +267,11 @@ class SignatureDef:
 
 @dataclass(frozen=True, slots=True)
 class SiteDef:
-    """Where in the program a call was made.
+    """The place in the program where a call was made.
 
     Attributes:
         frames: (file, line, function), the user's frame first, then outward.
-        truncated: too large for a definition: outer frames are missing or texts are cut.
+        truncated: True if the definition was too large. Outer frames are then missing, or texts are cut.
     """
 
     frames: tuple[tuple[str, int, str], ...]
@@ -304,13 +306,13 @@ class SiteDef:
         return cls(frames, truncated)
 
     def first(self, count: int) -> SiteDef:
-        """This site with its first ``count`` frames, texts of at most 4096 bytes."""
+        """Return this site with its first ``count`` frames and texts of at most 4096 bytes."""
         frames = tuple((_clip(file, 4096), line, _clip(name, 4096)) for file, line, name in self.frames[:count])
         return SiteDef(frames, truncated=True)
 
 
 def fitting(definition: SignatureDef | SiteDef) -> tuple[bytes, bool]:
-    """The payload of a definition, and whether it had to be truncated to fit."""
+    """Return the payload of a definition, truncated if it would not fit, and True if it is truncated."""
     payload = definition.to_bytes()
     if len(payload) <= MAX_PAYLOAD:
         return payload, definition.truncated
@@ -322,7 +324,7 @@ def fitting(definition: SignatureDef | SiteDef) -> tuple[bytes, bool]:
 
 
 def thread_bytes(ident: int, name: str) -> bytes:
-    """Payload of a thread."""
+    """Return the payload of a thread's definition."""
     out = Encoder()
     out.uint(ident & (1 << 64) - 1)
     out.text(_clip(name, MAX_THREAD_NAME))
@@ -330,14 +332,14 @@ def thread_bytes(ident: int, name: str) -> bytes:
 
 
 class ThreadDef(NamedTuple):
-    """A thread that enqueues calls. ``ident``: its `threading.get_ident`; 0: not known. ``name``: empty: not known."""
+    """A thread that enqueues calls: its `threading.get_ident` (0: unknown) and its name (empty: unknown)."""
 
     ident: int
     name: str
 
 
 def thread_of(data: bytes) -> ThreadDef:
-    """The thread of a payload. Raises DefinitionError if it is not one."""
+    """Decode the payload of a thread. Raises DefinitionError if it is not one."""
     source = Decoder(data)
     thread = ThreadDef(source.uint(), source.text())
     source.end()

@@ -1,4 +1,4 @@
-"""The JSON texts of the status area: what describes the rank, and its uncaught exceptions."""
+"""The JSON texts of the status area: the meta, which describes the rank, and uncaught exceptions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NUMBER = struct.Struct("<Q")
 
 
 def pack(values: Mapping[str, object], number: int, room: int) -> bytes:
-    """A JSON text with its length, crc and number, in at most ``room`` bytes.
+    """Return a JSON text with its length, crc and number, in at most ``room`` bytes.
 
-    Too long a text is shortened: the longest value loses its middle, repeatedly; a value that is not
-    text is left out. ``truncated`` is then true. Values that JSON cannot represent are written as ``str``.
+    If the text is too long, the longest value loses its middle, or is left out if it is short or not a string. This is
+    repeated until the text fits. ``truncated`` is then true. Values that JSON cannot represent are written as ``str``.
     """
     text = _encode(values)
     if len(text) > room - DOCUMENT.size:
@@ -26,7 +26,7 @@ def pack(values: Mapping[str, object], number: int, room: int) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[int, dict[str, object]] | None:
-    """(number, values) of the text at the start of ``data``, or None if there is no valid one."""
+    """Return (number, values) of the text at the start of ``data``, or None if there is no valid text."""
     if len(data) < DOCUMENT.size:
         return None
     length, crc, number = DOCUMENT.unpack_from(data)

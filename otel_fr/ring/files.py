@@ -1,4 +1,4 @@
-"""A ring file on disk: its private folder, its creation with reserved space, and the listing of those that exist."""
+"""Ring files on disk: their private folder, their creation with reserved space, and the list of existing files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def _name() -> str:
 
 
 def ring_folders(own: Path | None) -> list[Path]:
-    """Where a rank's ring may be: in ``own``, if that is set."""
+    """Return the folders where a rank's ring may be: ``own`` if set, else shared memory and the temporary folder."""
     return [own] if own else list(dict.fromkeys([Path(SHARED_MEMORY), Path(tempfile.gettempdir())]))
 
 
 def ring_files(bases: Iterable[Path]) -> Iterator[Path]:
-    """The ring files of this user in the private folders of ``bases``, and other files there that are not stacks."""
+    """Yield this user's files in the private folders of ``bases``: ring files and other files, but no stack files."""
     for folder in dict.fromkeys(base / _name() for base in bases):
         with contextlib.suppress(OSError):
             if folder.stat().st_uid == os.geteuid():
@@ -35,10 +35,10 @@ def ring_files(bases: Iterable[Path]) -> Iterator[Path]:
 
 
 def private_folder(base: Path) -> Path:
-    """``base/otel-fr-UID``, created if it is missing, owned by this user and closed to others.
+    """Return ``base/otel-fr-UID``, owned by this user and closed to others. Create it if it is missing.
 
     Raises:
-        OSError: it cannot be created, or another user owns the path, or it is not a folder.
+        OSError: the folder cannot be created, belongs to another user, or is not a folder.
     """
     uid = os.geteuid()
     folder = base / _name()
@@ -53,7 +53,7 @@ def private_folder(base: Path) -> Path:
 
 
 def create_file(folder: Path, name: str, size: int) -> tuple[Path, mmap.mmap]:
-    """A new file of ``size`` zeros, mapped. Raises OSError; nothing is left behind then."""
+    """Create and map a file of ``size`` zeros. Raises OSError. No file is left behind then."""
     for number in range(1000):
         path = folder / (name if number == 0 else f"{name}.{number}")
         try:
@@ -65,9 +65,9 @@ def create_file(folder: Path, name: str, size: int) -> tuple[Path, mmap.mmap]:
         raise OSError(errno.EEXIST, f"{folder / name} and 999 more of that name exist")
     try:
         os.fchmod(handle, 0o600)
-        # Reserve the space now: a page that cannot be had later is a SIGBUS in the training process.
+        # Reserve the space now: a page that cannot be allocated later is a SIGBUS in the training process.
         os.posix_fallocate(handle, 0, size)
-        # All pages are mapped now, where the system can: each that is met later is a page fault in the training thread.
+        # Map all pages now, if the system can: a page mapped later is a page fault in the training thread.
         return path, mmap.mmap(handle, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
     except BaseException:
         os.unlink(path)
@@ -78,12 +78,12 @@ def create_file(folder: Path, name: str, size: int) -> tuple[Path, mmap.mmap]:
 
 @contextlib.contextmanager
 def new_ring(folders: Sequence[Path], name: str, layout: Layout) -> Iterator[tuple[Path, mmap.mmap]]:
-    """A new file for a ring in the first of ``folders`` that can hold it: its path, and its mapping, all zeros.
+    """Create a file for a ring in the first of ``folders`` that can hold it. Yield its path and its mapping of zeros.
 
-    The file is removed if the block that writes its header fails.
+    The file is removed if the block, which writes the header, fails.
 
     Raises:
-        OSError: no folder can hold the file; each is named with its reason.
+        OSError: no folder can hold the file. The text gives the reason for each folder.
         ValueError: ``name`` is not a file name.
     """
     if not name or name in (".", "..") or "/" in name or "\0" in name:

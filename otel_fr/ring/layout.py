@@ -1,6 +1,6 @@
 """The ring file's fixed parts: offsets, packers, enums, errors (docs/reference/ring-format.md describes them).
 
-Everything is little endian and every integer lies at a multiple of its size, so that a compiled
+Everything is little endian, and every integer lies at a multiple of its size, so that a compiled
 writer can use plain loads and stores.
 """
 
@@ -24,14 +24,14 @@ KIND_COLLECTIVE: Final = 0
 KIND_P2P: Final = 1
 KIND_MONITORED: Final = 2
 KIND_GROUP: Final = 3
-"""Of calls that create a group, and those that destroy the group of their record."""
+"""Calls that create a group, and calls that destroy the group of their record."""
 
 HEADER_SIZE: Final = 4096
 STATUS_SIZE: Final = 16 * 1024
 THREAD_DOCUMENTS: Final = 4
 THREAD_ROOM: Final = 4096
 THREADS_SIZE: Final = THREAD_DOCUMENTS * THREAD_ROOM
-"""After the status area: exceptions of threads."""
+"""Size of the area after the status area, for exceptions of threads."""
 _BEFORE_PROGRESS: Final = STATUS_SIZE + THREADS_SIZE + ACTIVITY_SIZE + DECISIONS_SIZE
 PROGRESS_ROWS: Final = 256
 ROW_SIZE: Final = 64
@@ -39,9 +39,9 @@ SLOT_SIZE: Final = 96
 MIN_HALF_SIZE: Final = 256 * 1024
 HALF_BYTES_PER_RECORD: Final = 64
 MAX_CAPACITY: Final = 1 << 24
-"""Records. Limits what a reader scans if the file is damaged."""
+"""Most records of a ring. This limits how much a reader scans if the file is damaged."""
 
-# Header: the constant part, its crc, and the flag that the file is complete.
+# Header: the constant part, its crc, and a flag that says that the file is complete.
 HEADER: Final = struct.Struct("<8sIIQQQQQQQQQqQQ")
 HEADER_CRC: Final = HEADER.size
 HEADER_COMPLETE: Final = HEADER.size + 8
@@ -60,14 +60,14 @@ STATUS_COUNTERS: Final = 16
 STATUS_META: Final = (256, 256 + 4032)
 META_ROOM: Final = 4032
 EARLIER_RUNS: Final = "earlier_runs"
-"""Key of the meta: what it said of the runs that the process was in before, oldest first."""
+"""Key of the meta: the meta's former values for the process's earlier runs, oldest first."""
 STATUS_EXCEPTION: Final = 256 + 2 * 4032
 EXCEPTION_ROOM: Final = STATUS_SIZE - STATUS_EXCEPTION
 DOCUMENT: Final = struct.Struct("<IIQ")
-"""Before each JSON text of the status area: length, crc32 (of number and text), number (from 1)."""
+"""Precedes each JSON text of the status area: length, crc32 (of number and text), number (from 1)."""
 
 COUNTERS: Final = ("hook_errors", "dropped", "truncated_definitions", "flips")
-"""What `RingWriter.count` counts; the order is the file's. There is room for 30."""
+"""The counters of `RingWriter.count`, in the order of the file. There is room for 30."""
 
 # Progress row: indexes of its 8-byte words.
 ROW_GROUP, ROW_ENQUEUED, ROW_COMPLETED, ROW_P2P, ROW_ISSUED, ROW_ENDED, ROW_LAST_ISSUE, ROW_LAST_END = range(8)
@@ -79,18 +79,18 @@ SLOT: Final = struct.Struct("<QqQQQIIIIIBBHIIIIqQ")
 SLOT_WAITED_WORD: Final = 10
 SLOT_ENDED_WORD: Final = 11
 POSTED: Final = 1
-"""``waited`` of a call whose end is known only from ``wait()``, while no thread waits for it."""
+"""Value of ``waited`` if only ``wait()`` reports the end of the call, and no thread waits for it yet."""
 
 # Definition: payload length, generation, kind, crc32 (of the twelve bytes before it and the payload).
 DEFINITION: Final = struct.Struct("<IIII")
 DEFINITION_PREFIX: Final = struct.Struct("<III")
 HALF_START: Final = 8
-"""A half begins with its generation, so that no definition has reference 0 (which means none)."""
+"""A half begins with its generation, so that no definition has reference 0, which means "none"."""
 MAX_DEFINITION: Final = 64 * 1024
 
 U32: Final = 0xFFFFFFFF
 UNPAIRED: Final = U32
-"""Pair index of a receive whose message is not known, because one from any source came before it."""
+"""Pair index of a receive whose message is unknown, because a receive from any source came before it."""
 
 
 class RecordState(IntEnum):
@@ -111,7 +111,7 @@ class ProcessState(IntEnum):
 
 
 class DefinitionKind(IntEnum):
-    """What a definition defines."""
+    """What a definition describes."""
 
     GROUP = 1
     SIGNATURE = 2
@@ -120,7 +120,7 @@ class DefinitionKind(IntEnum):
 
 
 class StaleGeneration(Exception):  # noqa: N818 - the caller interns again; not a failure
-    """The references given to `RingWriter.append` are of an earlier generation: intern again and retry."""
+    """The references passed to `RingWriter.append` belong to an earlier generation: look them up again and retry."""
 
 
 class RingFormatError(Exception):
@@ -129,7 +129,7 @@ class RingFormatError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each section of a file lies, in bytes from its start."""
+    """Positions of the sections of a file, in bytes from its start."""
 
     capacity: int
     slots: int
@@ -143,9 +143,9 @@ class Layout:
 
     @classmethod
     def of(cls, capacity: int) -> Layout:
-        """The layout of a new file.
+        """Return the layout of a new file.
 
-        One slot more than the capacity, so that the slot being written never holds a record that counts.
+        It has one slot more than the capacity, so that the slot being written never holds a valid record.
 
         Raises:
             ValueError: capacity is not in 1..MAX_CAPACITY.
@@ -190,7 +190,7 @@ class Layout:
 
 
 def own_header(layout: Layout) -> bytes:
-    """The unchanging header, with its crc, of a file that this process writes from now on."""
+    """Return the constant header, with its crc, of a file that this process writes from now on."""
     pid = os.getpid()
     head = HEADER.pack(
         MAGIC,
@@ -214,7 +214,7 @@ def own_header(layout: Layout) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The unchanging header of a file, checked."""
+    """The constant header of a file, after it was checked."""
 
     layout: Layout
     wall_offset_ns: int
@@ -232,7 +232,7 @@ def unpack_header(data: bytes, size: int) -> Header:
         data: at least the first `HEADER_COMPLETE` + 8 bytes.
 
     Raises:
-        RingFormatError: not a ring, of another version, truncated, unfinished, or damaged.
+        RingFormatError: the file is not a ring, has another version, or is truncated, unfinished or damaged.
     """
     if len(data) < HEADER_COMPLETE + 8 or size < HEADER_SIZE:
         raise RingFormatError(f"the file has {size} bytes, too few for a ring: it was truncated or is not a ring")
@@ -275,27 +275,27 @@ def unpack_header(data: bytes, size: int) -> Header:
 
 
 def process_start_ns(pid: int) -> int | None:
-    """When a process started, in ns since boot (to 10 ms), or None if it is not there.
+    """Return when a process started, in ns since boot (to 10 ms), or None if it does not exist.
 
-    Together with the pid it identifies one process: pids are reused, the pair is not.
+    A pid may be reused, but pid and start time together identify one process.
     """
     state = process_state(pid)
     return None if state is None else state.started_ns
 
 
 class ProcessNow(NamedTuple):
-    """A process as it is now. ``letter``: its state (proc_pid_stat(5)). ``started_ns``: as `process_start_ns`."""
+    """The present state of a process: its ``letter`` (proc_pid_stat(5)), and its start as in `process_start_ns`."""
 
     letter: str
     started_ns: int
 
 
 def process_state(pid: int) -> ProcessNow | None:
-    """The state of a process, or None if it is not there."""
+    """Return the state of a process, or None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
-        # The second field is the command in parentheses and may hold anything; the start time is the 22nd field.
+        # The second field is the command in parentheses, and may contain anything. The start time is the 22nd field.
         fields = stat[stat.rindex(b")") + 2 :].split()
         ticks = int(fields[19])
     except (OSError, ValueError, IndexError):
@@ -304,7 +304,7 @@ def process_state(pid: int) -> ProcessNow | None:
 
 
 def pid_namespace() -> str:
-    """The pid namespace of this process: pids identify processes only within it. "" if not known.
+    """Return the pid namespace of this process, or "" if it is unknown. Pids are unique only within a namespace.
 
     Two containers on one machine may have the same host name (pid_namespaces(7)).
     """
@@ -315,7 +315,7 @@ def pid_namespace() -> str:
 
 
 def wall_offset_ns() -> int:
-    """Wall clock minus monotonic clock, now, in ns."""
+    """Return the present difference between wall clock and monotonic clock, in ns."""
     before = time.monotonic_ns()
     wall = time.time_ns()
     return wall - (before + time.monotonic_ns()) // 2

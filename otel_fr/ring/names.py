@@ -1,4 +1,4 @@
-"""Names in the ring's tables: a word that holds length and checksum, and a bounded text, checked when it is read."""
+"""Names in the ring's tables. A name is a word with length and checksum, and a bounded text, checked when read."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import zlib
 
 
 def text_bytes(text: str, most: int) -> bytes:
-    """At most ``most`` bytes of UTF-8, cut between characters."""
+    """Return a text as UTF-8, cut between characters to at most ``most`` bytes."""
     raw = text[:most].encode("utf-8", "backslashreplace")
     return raw if len(raw) <= most else raw[:most].decode("utf-8", "ignore").encode()
 
 
 def name_word(text: bytes) -> int:
-    """The word of a name (docs/reference/ring-format.md)."""
+    """Return the word of a name (docs/reference/ring-format.md)."""
     return (len(text) + 1) << 32 | zlib.crc32(text)
 
 
 def read_name(mapping: mmap.mmap, word: int, at: int, most: int) -> str | None:
-    """The name of that word, of at most ``most`` bytes from offset ``at``; None: there is none, or it is damaged."""
+    """Return the name with that word, of at most ``most`` bytes from offset ``at``, or None if missing or damaged."""
     length = (word >> 32) - 1
     if not 0 <= length <= most:
         return None

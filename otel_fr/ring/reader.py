@@ -1,6 +1,6 @@
-"""Reads a ring file: of a live rank (its monitor), or of one that has ended.
+"""Reads a ring file of a rank that runs (in its monitor), or of a rank that has ended.
 
-Everything read is validated before use: a record may be half written or overwritten while it is read,
+All data is validated before use: a record may be half written or overwritten while it is read,
 and the file may be damaged or malicious. Reading takes no lock and never disturbs the writer.
 """
 
@@ -59,24 +59,24 @@ from otel_fr.ring.layout import (
 from otel_fr.ring.records import GroupProgress, Record
 
 _STATES: Final = tuple(RecordState)
-"""By value."""
+"""States by value."""
 MAIN_THREAD: Final = "MainThread"
 _ROW: Final = struct.Struct("<8Q")
 
 
 class RingReader:
-    """Reads one ring file, live or left behind. Not thread safe.
+    """Reads one ring file, of a running or an ended rank. Not thread safe.
 
     Attributes:
-        torn: records that were damaged or half written. lost: records that were overwritten, or whose
-            definitions were given up, before they were read. Each record is counted at most once, however
-            often `records` runs.
-        pid, pid_start_ns: the rank's process; the latter as `process_start_ns`, 0 if it was not known.
-        wall_offset_ns: wall clock minus monotonic clock when the file was made.
+        torn: number of records that were damaged or half written.
+        lost: number of records that were overwritten, or whose definitions were given up, before they were read.
+            Each record is counted at most once as torn or lost, however often `records` runs.
+        pid, pid_start_ns: the rank's process, and its start as in `process_start_ns`; 0: unknown.
+        wall_offset_ns: wall clock minus monotonic clock when the file was created.
     """
 
     def __init__(self, mapping: mmap.mmap, header: Header) -> None:
-        """Use `open`. ``header`` was checked."""
+        """Use `open`. ``header`` must have been checked."""
         self._map = mapping
         self._words = memoryview(mapping)[: len(mapping) & ~7].cast("Q")
         self._layout = header.layout
@@ -94,10 +94,10 @@ class RingReader:
         """Map a ring file.
 
         Raises:
-            RingFormatError: it is not a ring that can be read; the text says what is wrong.
-            OSError: it cannot be opened.
+            RingFormatError: the file is not a ring that can be read. The text says what is wrong.
+            OSError: the file cannot be opened.
         """
-        # O_NONBLOCK: opening a pipe of that name must not block; it has no effect on a file.
+        # O_NONBLOCK: opening a pipe of that name must not block. It has no effect on a file.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             found = os.fstat(handle)
@@ -126,27 +126,27 @@ class RingReader:
 
     @property
     def head(self) -> int:
-        """Calls enqueued so far; the newest record has id ``head - 1``."""
+        """Number of calls enqueued so far. The newest record has id ``head - 1``."""
         return self._words[WORD_HEAD]
 
     @property
     def generation(self) -> int:
-        """Of the definitions."""
+        """Generation of the definitions."""
         return self._words[WORD_GENERATION]
 
     @property
     def capacity(self) -> int:
-        """Records that the ring keeps."""
+        """How many records the ring keeps."""
         return self._layout.capacity
 
     @property
     def untracked(self) -> int:
-        """Live groups that have no row in the progress table."""
+        """Number of live groups without a row in the progress table."""
         return self._words[WORD_UNTRACKED]
 
     @property
     def state(self) -> int:
-        """`ProcessState` of the rank; RUNNING if the value is not one."""
+        """`ProcessState` of the rank; RUNNING if the value is invalid."""
         value = self._words[(self._layout.status + STATUS_STATE) // 8]
         return ProcessState(value) if value <= max(ProcessState) else ProcessState.RUNNING
 
@@ -157,28 +157,28 @@ class RingReader:
 
     @property
     def monitor_pid(self) -> int:
-        """The process that reads this file for the rank; 0: none."""
+        """Process id of the rank's monitor; 0: none."""
         return self._words[(self._layout.status + STATUS_MONITOR_PID) // 8]
 
     def has_ended(self) -> bool:
-        """True if the rank's process is known to have ended."""
+        """Return True if the rank's process is known to have ended."""
         space = pid_namespace()
         if not space or self.meta.get("pid_namespace") != space:
-            return False  # here its pid may be another process's
+            return False  # in this namespace, the pid may belong to another process
         started = process_start_ns(self.pid)
         return started is None or (self.pid_start_ns > 0 and started != self.pid_start_ns)
 
     @property
     def counters(self) -> dict[str, int]:
-        """What the writer counted, by name."""
+        """The writer's counters, by name."""
         start = (self._layout.status + STATUS_COUNTERS) // 8
         return {name: self._words[start + index] for index, name in enumerate(COUNTERS)}
 
     @property
     def meta(self) -> dict[str, object]:
-        """What describes the rank; empty if both copies are damaged."""
+        """The values that describe the rank; empty if both copies are damaged."""
         found = [self._document(start, META_ROOM) for start in STATUS_META]
-        # Both can be invalid only if the writer replaced both meanwhile; then they are read again.
+        # Both copies can look invalid if the writer has replaced both meanwhile. Then they are read again.
         if not any(found):
             found = [self._document(start, META_ROOM) for start in STATUS_META]
         valid = [document for document in found if document is not None]
@@ -186,19 +186,19 @@ class RingReader:
 
     @property
     def first_record(self) -> int:
-        """The first record of the present run: in those before it, the process may have had another rank."""
+        """Id of the first record of the present run. In earlier records, the process may have had another rank."""
         found = self.meta.get("first_record")
         return found if isinstance(found, int) else 0
 
     @property
     def exception(self) -> dict[str, object] | None:
-        """The main thread's uncaught exception, if it was recorded: the rank ends by it."""
+        """The main thread's uncaught exception, which ends the rank; None: none was recorded."""
         found = self._document(STATUS_EXCEPTION, EXCEPTION_ROOM)
         return None if found is None else found[1]
 
     @property
     def thread_exceptions(self) -> list[dict[str, object]]:
-        """The uncaught exceptions of other threads that were recorded, oldest first. The rank does not end by them."""
+        """The recorded uncaught exceptions of other threads, oldest first. They do not end the rank."""
         start = self._layout.threads
         places = range(start, start + THREADS_SIZE, THREAD_ROOM)
         found = [documents.unpack(self._map[place : place + THREAD_ROOM]) for place in places]
@@ -227,14 +227,14 @@ class RingReader:
     # ---- records
 
     def records(self, since: int = 0) -> Iterator[Record]:
-        """Every valid record with ``record_id >= since`` that is still in the ring, oldest first.
+        """Yield every valid record with ``record_id >= since`` that is still in the ring, oldest first.
 
-        Ends with the record that was the newest when the iteration began.
+        The last one is the record that was the newest when the iteration began.
         """
         head = self.head
         capacity = self._layout.capacity
         first = max(since, head - capacity, self._words[WORD_TAIL] - 1, 0)
-        # An impossible tail (damage) must not hide the records.
+        # An impossible tail, in a damaged file, must not hide the records.
         if first > head:
             first = max(since, head - capacity, 0)
         self._count(since, first, lost=True)
@@ -248,7 +248,10 @@ class RingReader:
             yield record
 
     def ended(self, record_id: int) -> tuple[RecordState, int | None, int | None] | None:
-        """(state, ended_ns, waited_ns) of a record as it is now, cheaply; None if it is not in the ring any more."""
+        """Return the present (state, ended_ns, waited_ns) of a record, or None if it is no longer in the ring.
+
+        This takes much less time than reading the record.
+        """
         if not 0 <= record_id < self.head:
             return None
         ticket = record_id + 1
@@ -264,7 +267,7 @@ class RingReader:
         return self.head - record_id > self._layout.capacity or self._words[WORD_TAIL] > record_id + 1
 
     def _count(self, start: int, stop: int, *, lost: bool, torn: bool = False) -> None:
-        """Count records of ``start..stop`` as lost or torn, except those that an earlier call has counted."""
+        """Count the records from ``start`` to ``stop`` as lost or torn, unless an earlier call has counted them."""
         fresh = stop - max(start, self._counted)
         if fresh <= 0:
             return
@@ -275,18 +278,18 @@ class RingReader:
             self.torn += fresh
 
     def _record(self, record_id: int) -> Record | None:
-        """The record, or None if it is torn, overwritten, or refers to a definition that is not there."""
+        """Return the record, or None if it is torn, overwritten, or refers to a missing definition."""
         ticket = record_id + 1
         start = self._layout.slots_start + ticket % self._layout.slots * SLOT_SIZE
         data = self._map[start : start + SLOT_SIZE]
-        # The word read alone is one load: a copy of 96 bytes may be made in any order.
+        # This word is read on its own, with one load: the copy of 96 bytes may be made in any order.
         ended = self._words[start // 8 + SLOT_ENDED_WORD]
         fields = SLOT.unpack(data)
         of, issued, coll_seq, p2p_seq, op_id, group_ref, sig_ref, site_ref, generation, pair_index = fields[:10]
         kind, flags, _, timeout_ms, thread_ref, crc, _, waited, _ = fields[10:]
         if of != ticket or crc != zlib.crc32(data[: SLOT_BODY.size]):
             return None
-        # Only now is it certain that the copied bytes were not overwritten during the copy.
+        # This shows that the bytes were not overwritten while they were copied.
         if self.head - record_id > self._layout.capacity:
             return None
         refs = (generation, group_ref, sig_ref, site_ref, thread_ref)
@@ -319,11 +322,11 @@ class RingReader:
     # ---- groups
 
     def groups(self) -> list[GroupProgress]:
-        """Progress of every live group that has a row, in the order of the rows."""
+        """Return the progress of every live group that has a row, in the order of the rows."""
         found: list[GroupProgress] = []
         for row in range(self._layout.progress_rows):
             start = self._layout.progress + row * ROW_SIZE
-            # The row's group can change, or its definition move, while it is read: then it is read again, a few times.
+            # While the row is read, its group may change or the definition may move. Then it is read again.
             for _ in range(4):
                 word = self._words[start // 8 + ROW_GROUP]
                 if word == 0:

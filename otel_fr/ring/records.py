@@ -1,4 +1,4 @@
-"""The decoded content of a ring: records of calls, and the progress in each group."""
+"""The decoded content of a ring: records of calls, and the progress of each group."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ STATE_TEXT: Final[Mapping[RecordState, str]] = {
     RecordState.FAILED: "failed",
     RecordState.UNKNOWN: "unknown",
 }
-"""A state in spans, rank reports and flight-recorder files (docs/reference/rank-report.md)."""
+"""Names of states in spans, rank reports and flight-recorder files (docs/reference/rank-report.md)."""
 
 _TIMEOUT_SHARE: Final = 0.98
-"""Share of a call's timeout after which a failure counts as a timeout: backends start the clock slightly later."""
+"""Share of a call's timeout after which a failure counts as a timeout. Backends start their clocks at slightly other
+times than otel-fr."""
 
 
 class Record(NamedTuple):
-    """One call. Times are monotonic ns of the rank's machine; ``RingReader.wall_offset_ns`` makes them wall time.
+    """One call. Times are monotonic ns of the rank's machine. Add ``RingReader.wall_offset_ns`` to get wall time.
 
     Attributes:
-        record_id: how many calls the rank enqueued before it.
-        waited_ns: when a thread began to wait, for a send or receive whose end only ``wait()`` reports (`POSTED`: no
-            thread waits yet); when the device was seen to have begun a call that is followed there (`POSTED`: it has
-            not); None: any other call.
-        ended_ns: None: unknown, or not yet.
+        record_id: number of calls that the rank enqueued earlier.
+        waited_ns: for a send or receive whose end only ``wait()`` reports: when a thread began to wait (`POSTED`: no
+            thread waits yet). For a call that is followed on the device: when the device was seen to have begun it
+            (`POSTED`: it has not). None for any other call.
+        ended_ns: when the call ended; None: unknown, or not yet.
         kind: KIND_COLLECTIVE, KIND_P2P, KIND_MONITORED or KIND_GROUP.
-        coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was enqueued; of KIND_GROUP, coll_seq is its
-            number among such calls, and the others are 0.
-        pair_index: p2p: how many of this peer, direction and tag came before it (modulo 2**32). A receive whose message
-            is not known (`UNPAIRED`) has a signature with a peer and ``any_source``, and its own p2p_seq.
-        thread, thread_ident: name and `threading.get_ident` of the thread that enqueued it; empty, 0: unknown.
+        coll_seq, p2p_seq, op_id: PyTorch's counts in the group when the call was enqueued. For KIND_GROUP, coll_seq is
+            the call's number among such calls, and the others are 0.
+        pair_index: for p2p: number of earlier calls with this peer, direction and tag (modulo 2**32). For a receive
+            whose message is unknown (`UNPAIRED`): its p2p_seq; its signature then has a peer and ``any_source``.
+        thread, thread_ident: name and `threading.get_ident` of the enqueuing thread; empty and 0: unknown.
     """
 
     record_id: int
@@ -64,22 +65,22 @@ class Record(NamedTuple):
 
     @property
     def destroys(self) -> bool:
-        """It destroys its group."""
+        """True if the call destroys its group."""
         return self.kind == KIND_GROUP and self.signature.operation in DESTRUCTIONS
 
     @property
     def is_posted(self) -> bool:
-        """In flight as far as known, with no thread waiting (or its Work was dropped)."""
+        """True if the call is not known to have ended and no thread waits for it, or its Work was dropped."""
         return self.state in (RecordState.IN_FLIGHT, RecordState.UNKNOWN) and self.waited_ns == POSTED
 
     @property
     def since_ns(self) -> int:
-        """When a thread may have begun to wait for it."""
+        """The earliest time at which a thread may have begun to wait for the call."""
         return max(self.issued_ns, self.waited_ns or 0)
 
     @property
     def timed_out(self) -> bool:
-        """It failed after its timeout. The ring does not hold the reason, but backends do not give up earlier."""
+        """True if the call failed after its timeout. The ring has no reason, but backends do not give up earlier."""
         if self.state is not RecordState.FAILED or not self.timeout_ms or self.ended_ns is None:
             return False
         return self.ended_ns - self.issued_ns >= _TIMEOUT_SHARE * self.timeout_ms * 1e6
@@ -90,10 +91,10 @@ class GroupProgress:
     """The rank's progress in one live group.
 
     Attributes:
-        enqueued, completed: last collective sequence number enqueued, highest one completed; 0: none.
-        p2p_enqueued: last sequence number of a send or receive enqueued.
-        issued, ended: calls of any kind.
-        last_issue_ns, last_end_ns: monotonic ns; 0: never.
+        enqueued, completed: last enqueued and highest completed sequence number of a collective; 0: none.
+        p2p_enqueued: last enqueued sequence number of a send or receive.
+        issued, ended: number of calls of any kind that were enqueued and that have ended.
+        last_issue_ns, last_end_ns: when a call was last enqueued and last ended, in monotonic ns; 0: never.
     """
 
     group: GroupDef

@@ -1,4 +1,4 @@
-"""The writer's calls that describe the rank as a whole: meta, exceptions, state, counters."""
+"""Methods of the writer that describe the rank: meta, exceptions, state, counters."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from otel_fr.ring.layout import (
 
 
 class StatusWriter:
-    """The base of `otel_fr.ring.RingWriter`: the mapping and its status area.
+    """Base class of `otel_fr.ring.RingWriter`: the mapping and its status area.
 
     Attributes:
-        path: the file.
+        path: path of the file.
         activity, decisions: the writers of these sections.
     """
 
@@ -49,7 +49,7 @@ class StatusWriter:
     )
 
     def __init__(self, path: Path, mapping: mmap.mmap, layout: Layout) -> None:
-        """``mapping``: all zeros."""
+        """``mapping`` must be all zeros."""
         self.path = path
         self._map = mapping
         self._words = memoryview(mapping).cast("Q")
@@ -63,9 +63,9 @@ class StatusWriter:
         self._counter_words = {name: counters + index for index, name in enumerate(COUNTERS)}
 
     def set_meta(self, values: Mapping[str, object]) -> None:
-        """Replace what describes the rank: JSON of at most 4016 bytes, shortened if longer.
+        """Replace the values that describe the rank: JSON of at most 4016 bytes, shortened if longer.
 
-        Two copies are written in turn, so a reader finds the last or the one before it complete at any instant.
+        Two copies are written in turn, so a reader always finds the latest or the previous one complete.
         """
         self._meta_number += 1
         data = documents.pack(values, self._meta_number, META_ROOM)
@@ -74,7 +74,7 @@ class StatusWriter:
 
     def set_exception(self, values: Mapping[str, object]) -> None:
         """Record the main thread's exception, which ends the rank: JSON of at most 8048 bytes, shortened if longer.
-        Only the first is recorded."""
+        Only the first exception is recorded."""
         if self._has_exception:
             return
         data = documents.pack(values, 1, EXCEPTION_ROOM)
@@ -84,7 +84,7 @@ class StatusWriter:
 
     def add_thread_exception(self, values: Mapping[str, object]) -> None:
         """Record an uncaught exception of another thread, which does not end the rank: JSON of at most 4080 bytes,
-        shortened if longer. The first three stay; each further one replaces the one before."""
+        shortened if longer. The first three are kept. From the fifth on, each replaces its predecessor."""
         self._thread_number += 1
         data = documents.pack(values, self._thread_number, THREAD_ROOM)
         start = self._status + STATUS_SIZE + (min(self._thread_number, THREAD_DOCUMENTS) - 1) * THREAD_ROOM
@@ -103,13 +103,13 @@ class StatusWriter:
         self._words[self._counter_words[name]] += n
 
     def close(self) -> None:
-        """Close the mapping; the file stays. Later calls of any other method raise ValueError."""
+        """Close the mapping. The file stays. Later calls of any other method raise ValueError."""
         self.activity.close()
         self.decisions.close()
         self._words.release()
         self._map.close()
 
     def unlink(self) -> None:
-        """Remove the file; existing mappings stay valid. A missing file is not an error."""
+        """Remove the file. Existing mappings stay valid. A missing file is not an error."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)

@@ -1,6 +1,6 @@
-"""The writer of a ring file: the rank.
+"""The writer of a ring file, for the rank.
 
-Nothing here locks, waits, or calls the operating system once the file is created.
+Once the file is created, nothing here locks, waits, or calls the operating system.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ class RingWriter(DefinitionWriter):
     def create(cls, folders: Sequence[Path], name: str, capacity: int, meta: Mapping[str, object]) -> RingWriter:
         """Create a ring file in the first of ``folders`` that can hold it.
 
-        The file is ``FOLDER/otel-fr-UID/NAME`` (``NAME.1`` ... if that name is taken: files of other processes are
-        kept), of mode 0600 in a folder of mode 0700, with all its space reserved.
+        The file is ``FOLDER/otel-fr-UID/NAME``, with mode 0600 in a folder of mode 0700. All its space is reserved. If
+        the name is taken, the file is ``NAME.1`` and so on: files of other processes are kept.
 
         Args:
-            capacity: records kept. The file takes 96 bytes for each, and 128 more for definitions (at least 512 KiB).
-            meta: what describes the rank; see `set_meta`.
+            capacity: how many records are kept. The file takes 96 bytes for each, and 128 more for definitions (at
+                least 512 KiB).
+            meta: describes the rank; see `set_meta`.
 
         Raises:
             OSError: no folder can hold the file; each is named with its reason.
@@ -74,7 +75,7 @@ class RingWriter(DefinitionWriter):
 
     @property
     def head(self) -> int:
-        """Calls recorded so far."""
+        """Number of calls recorded so far."""
         return self._head
 
     # ---- calls
@@ -95,19 +96,21 @@ class RingWriter(DefinitionWriter):
         timeout_ms: int,
         issued_ns: int,
     ) -> int:
-        """Record a call; it is in the file when this returns.
+        """Record a call. The record is in the file when this returns.
 
         Args:
             group_index: from `add_group`.
-            sig_ref, site_ref, thread_ref: from the ``define_`` methods (site, thread: 0 for none), of ``generation``.
-            pair_index: kept modulo 2**32. timeout_ms: kept up to 2**32 - 1.
+            sig_ref, site_ref, thread_ref: from the ``define_`` methods, in ``generation``. Site and thread may be 0:
+                unknown.
+            pair_index: kept modulo 2**32.
+            timeout_ms: kept up to 2**32 - 1.
             issued_ns: monotonic ns.
 
         Returns:
             The ticket that `complete` takes: the record's id + 1.
 
         Raises:
-            StaleGeneration: ``generation`` is not `generation`: look the references up again and retry.
+            StaleGeneration: ``generation`` is not the present one. Look the references up again and retry.
             KeyError: the group was removed.
             struct.error: a number does not fit its field. Nothing is recorded then.
         """
@@ -153,12 +156,12 @@ class RingWriter(DefinitionWriter):
     def complete(self, ticket: int, group_index: int, coll_seq: int, state: int, ended_ns: int) -> None:
         """Record the end of a call. If its record was overwritten, only the group's counts change.
 
-        It stores no word that `append` stores, so a signal handler or finaliser may call it in the middle of that.
+        This stores no word that `append` stores, so a signal handler or finaliser may call it while `append` runs.
 
         Args:
             ticket: from `append`.
-            coll_seq: the call's collective sequence id; 0 for one that has none of its own (p2p, monitored).
-            state: `RecordState`; only COMPLETED moves the group's highest completed sequence id.
+            coll_seq: the call's collective sequence number; 0 if it has none of its own (p2p, monitored).
+            state: `RecordState`. Only COMPLETED changes the group's highest completed sequence number.
             ended_ns: monotonic ns; 0: unknown.
         """
         words = self._words
@@ -177,15 +180,15 @@ class RingWriter(DefinitionWriter):
 
         Args:
             ticket: from `append`.
-            waited_ns: monotonic ns; `POSTED`: no thread waits for it yet.
+            waited_ns: monotonic ns; `POSTED`: no thread waits for the call yet.
         """
         if self._is_there(ticket):
             self._words[self._slot(ticket) // 8 + SLOT_WAITED_WORD] = waited_ns
 
     def _is_there(self, ticket: int) -> bool:
-        """Its record is not overwritten."""
+        """Return True if the call's record is not overwritten."""
         return self._head - ticket < self._layout.capacity
 
     def _slot(self, ticket: int) -> int:
-        """Where its record is or was in the file."""
+        """Return the offset in the file where the call's record is or was."""
         return self._layout.slots_start + ticket % self._layout.slots * SLOT_SIZE

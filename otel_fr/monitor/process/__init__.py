@@ -1,1 +1,1 @@
-"""The rank's process as the operating system shows it: its end, its stacks, what it waits for."""
+"""The rank's process as the operating system shows it: how it ended, its stacks, what it waits for."""

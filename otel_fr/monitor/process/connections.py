@@ -1,4 +1,4 @@
-"""Who a process is connected to by TCP, who is not reached, and to whom a round trip takes long."""
+"""The TCP connections of a process: its addresses, unreachable peers, and peers with slow round trips."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from otel_fr.monitor.process.tcp_sockets import ESTABLISHED, TcpSocket
 from otel_fr.rank_report import MAX_ROUND_TRIPS
 
 MAX_ADDRESSES: Final = 4
-"""Own addresses, and peers that are not reached, that are kept."""
+"""How many own addresses, and how many unreached peers, are kept."""
 REPEATS: Final = 3
-"""Times for which the kernel has sent something again before its peer counts as not reached: that takes 1.4 s where it
-waits as short as it can, each time twice as long as before. A few lost packets are acknowledged before."""
+"""A peer counts as not reached after this many retransmissions. With the kernel's shortest timeout, which doubles each
+time, they take 1.4 s. A few lost packets are acknowledged earlier."""
 SLOW_SECONDS: Final = 0.1
-"""Of a round trip, from which it counts as slow. Between the hosts of a job it takes under a millisecond; a peer that
-has nothing to send may delay its acknowledgements, by 40 ms (TCP_DELACK_MIN, net/tcp.h)."""
+"""A round trip of this length counts as slow. Between the hosts of a job it takes less than a millisecond. A peer that
+has nothing to send may delay its acknowledgements by 40 ms (TCP_DELACK_MIN, net/tcp.h)."""
 RECENT_SECONDS: Final = 10.0
-"""A connection that was used longer ago does not show how long a round trip takes now."""
+"""A connection that was last used longer ago does not show how long a round trip takes now."""
 
 
 class Connections(NamedTuple):
     """TCP connections of a process.
 
     Attributes:
-        addresses: its own ends, without those that only its own machine reaches.
-        unreached: the peers that do not acknowledge what the kernel sends again and again: ``"10.0.0.7:41234"``, one of
-            each address.
+        addresses: the process's own addresses, without loopback addresses.
+        unreached: peers that do not acknowledge retransmissions, as ``"10.0.0.7:41234"``, one for each address.
     """
 
     addresses: tuple[str, ...] = ()
@@ -38,12 +37,12 @@ NO_CONNECTIONS: Final = Connections()
 
 
 def host_of(address: str) -> str:
-    """``"10.0.0.7"`` of ``"10.0.0.7:41234"``, ``"fd00::7"`` of ``"[fd00::7]:41234"``."""
+    """Return ``"10.0.0.7"`` for ``"10.0.0.7:41234"``, and ``"fd00::7"`` for ``"[fd00::7]:41234"``."""
     return address.rpartition(":")[0].strip("[]")
 
 
 def find_socket(sockets: Iterable[TcpSocket], inode: str) -> tuple[str, int] | None:
-    """The peer of a TCP socket and its state; the peer of one that listens is its own address."""
+    """Return the peer and the state of a TCP socket. For a listening socket, return its own address."""
     for one in sockets:
         if one.inode == inode:
             return (one.peer if _has_peer(one) else one.own), one.state
@@ -65,10 +64,10 @@ def connections_of(sockets: Iterable[TcpSocket], inodes: Container[str]) -> Conn
 
 
 def slow_round_trips(sockets: Iterable[TcpSocket], inodes: Container[str]) -> Mapping[str, float]:
-    """By address of a peer, seconds of a round trip that takes long, by the fastest connection that is used now.
+    """Return the seconds of slow round trips by the peer's address.
 
-    Those to which most was sent, if there are many.
-    Where one connection is slow and another to the same address is not, it is not the way between them.
+    The fastest connection to an address counts, of those in use now: if only one of several connections is slow, the
+    link is not the reason. If there are many slow peers, return the ones that acknowledged most data.
     """
     fastest: dict[str, float] = {}
     sent: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""How the rank ended: by which signal, with which exit code. The rank is not a child of the monitor."""
+"""Finds how the rank ended: by which signal, or with which exit code. The rank is not a child of the monitor."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from otel_fr.ring import process_state
 _PIDFD_GET_INFO = 0xC040FF0B
 """_IOWR(0xFF, 11, struct pidfd_info) with its first published size of 64 bytes (linux/pidfd.h, 6.13)."""
 _PIDFD_INFO_EXIT = 1 << 3
-"""In the request: the exit status is wanted; in the answer: it is there (Linux >= 6.15)."""
+"""In the request: asks for the exit status. In the answer: the exit status is there (Linux >= 6.15)."""
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 """mask, cgroup id, eleven ids, exit code (a wait status)."""
 _STAT_EXIT_CODE = 49
-"""In ``/proc/PID/stat``, counted from the field after the command's name, which may contain blanks and parentheses."""
+"""Index of the field in ``/proc/PID/stat``, counted from the field after the command's name, which may contain blanks
+and parentheses."""
 _ENDED = "ZX"
 """States of a process that has ended: a zombie, dead."""
 _PATIENCE = 0.05
-"""Seconds in which an exit status must become known."""
+"""Longest wait for the exit status, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +40,24 @@ class Exit:
 
     @classmethod
     def from_wait_status(cls, status: int) -> Exit:
-        """From a status as waitpid(2) gives it."""
+        """Read a status as returned by waitpid(2)."""
         return cls(code=(status >> 8) & 0xFF, signal=status & 0x7F, known=True)
 
     def is_clean(self, *, said: bool, exit_message: object) -> bool:
-        """Whether the rank has ended without an error. A program that turns Ctrl-C into an exit has not ended well.
+        """Return True if the rank has ended without an error. A program that turns Ctrl-C into an exit has not.
 
-        A known exit status decides alone: a rank that calls ``sys.exit(3)`` says that it ends cleanly, too.
+        A known exit status takes precedence over ``said``: a rank that calls ``sys.exit(3)`` also says that it ends
+        cleanly.
 
         Args:
-            said: it has said so. exit_message: what it passed to ``sys.exit``, or was handling then.
+            said: True if the rank has said that it ends cleanly.
+            exit_message: the argument of ``sys.exit``, or the exception that was being handled then.
         """
         is_clean = self.code == 0 and self.signal == 0 if self.known else said
         return is_clean and not tells_of_stop(str(exit_message or ""))
 
     def is_for_nodes(self, path: str) -> bool:
-        """Whether its launcher ended it because nodes join the job, and for no other reason.
+        """Return True if the launcher ended the rank only because nodes join the job.
 
         Args:
             path: `otel_fr.config.Config.nodes_changed`.
@@ -65,10 +68,11 @@ class Exit:
 
 
 def was_stopped(number: int, exception: ReportedException | None, exit_message: object) -> bool:
-    """Something outside has ended the rank: a launcher, or the user's Ctrl-C.
+    """Return True if something outside has ended the rank: a launcher, or the user's Ctrl-C.
 
     Args:
-        number: of the signal that ended it. exit_message: as in `Exit.is_clean`.
+        number: the signal that ended the rank.
+        exit_message: see `Exit.is_clean`.
     """
     told = "" if exception is None else exception.text, str(exit_message or "")
     return number in STOP_SIGNALS or any(map(tells_of_stop, told))
@@ -78,12 +82,13 @@ class RankProcess:
     """The rank's process. Created while the rank is alive, and used until after its end.
 
     Attributes:
-        fd: a pidfd, readable once the process has ended; None where the kernel has none: use `alive` instead.
+        fd: a pidfd, readable once the process has ended. None if the kernel has no pidfds: use `alive` instead.
     """
 
     def __init__(self, pid: int, start_ns: int, fd: int | None = None) -> None:
-        """Args: ``start_ns`` as `otel_fr.ring.process_start_ns` gives it; 0: not known. ``fd``: a pidfd that the
-        rank itself has opened, so it refers to the rank even if the pid has been reused.
+        """Args:
+        start_ns: see `otel_fr.ring.process_start_ns`; 0: unknown.
+        fd: a pidfd that the rank itself has opened, so that it refers to the rank even if the pid has been reused.
         """
         self.pid = pid
         self._start_ns = start_ns
@@ -96,7 +101,7 @@ class RankProcess:
             self.close()
 
     def _state(self) -> str:
-        """The letter of its state; "": it is gone, and the pid may belong to a later process."""
+        """Return the letter of the process's state; "": it no longer exists, and another process may have the pid."""
         now = process_state(self.pid)
         return now.letter if now is not None and self._start_ns in (0, now.started_ns) else ""
 
@@ -105,10 +110,10 @@ class RankProcess:
         return bool(state) and state not in _ENDED
 
     def send_signal(self, number: int) -> bool:
-        """Send a signal to just this process.
+        """Send a signal to this process, and never to a later process with the same pid.
 
         Returns:
-            False: it has ended, or the kernel has no pidfds, and the pid may be another process's by now.
+            False if the process has ended, or the kernel has no pidfds.
         """
         if self.fd is None or not self.alive():
             return False
@@ -119,10 +124,10 @@ class RankProcess:
         return True
 
     def how_ended(self) -> Exit:
-        """The exit status of the ended process.
+        """Return the exit status of the ended process.
 
-        A zombie has it in ``/proc`` until its parent has waited for it; from then on the pidfd has it. In between
-        neither may have it for an instant, so this retries for `_PATIENCE` seconds.
+        ``/proc`` shows a zombie's status until the parent has waited for it. From then on, the pidfd shows it. For an
+        instant in between, neither may show it, so this retries for `_PATIENCE` seconds.
         """
         deadline = time.monotonic() + _PATIENCE
         while True:

@@ -1,4 +1,4 @@
-"""The file into which torchelastic's ``@record`` writes the exception that ends a rank."""
+"""Reads the file in which torchelastic's ``@record`` stores the exception that ends a rank."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from otel_fr.rank_report import MAX_EXCEPTION, MAX_STACK, ReportedException
 from otel_fr.stacks import site_of
 
 VARIABLE: Final = "TORCHELASTIC_ERROR_FILE"
-"""Names the file, in the environment of each rank that torchrun starts."""
+"""Variable with the file's path, in the environment of each rank that torchrun starts."""
 READ_SECONDS: Final = 0.5
-"""Longest wait for it: it may be on a file server."""
+"""Longest wait for the file: it may be on a file server."""
 _MAX_BYTES: Final = 4 << 20
 
 
 def parse(text: str) -> ReportedException | None:
-    """The exception in such a file (``ErrorHandler.record_exception`` in
-    torch/distributed/elastic/multiprocessing/errors/error_handler.py); None: there is none.
+    """Return the exception in such a file, or None.
+
+    Source: ``ErrorHandler.record_exception`` in torch/distributed/elastic/multiprocessing/errors/error_handler.py.
     """
     try:
         content = load_json(text)
@@ -39,7 +40,7 @@ def parse(text: str) -> ReportedException | None:
 
 
 def read(path: str, wait: float = READ_SECONDS) -> ReportedException | None:
-    """The exception in the file at ``path``; None: there is none, or it cannot be read in time."""
+    """Return the exception in the file at ``path``. None: there is none, or it cannot be read in time."""
     found: list[ReportedException | None] = []
     if not path:
         return None

@@ -1,8 +1,8 @@
-"""Which loops of its program a rank has left since its latest calls: it does so too early where its data is uneven.
+"""Finds the loops that a rank has left since its latest calls. With uneven data, a rank leaves its loop too early.
 
-A call's site has the frames in which it was made, and the rank's stack those in which it is now. Where they part, the
-program has moved on: it has left a loop that has the line of the call and ends before the line of now, and the loops of
-functions that have returned since. The source says where loops are.
+A call's site has the frames in which the call was made, and the rank's stack has the present frames. In the function
+where these differ, the program has left a loop if the loop contains the line of the call and ends before the present
+line. It has also left the loops of functions that have returned since. The source shows where loops are.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from otel_fr.ring import RingReader
 from otel_fr.stacks import Loop, frames_of, is_library, own_thread
 
 MAX_CALLS: Final = 256
-"""Newest calls that are looked at."""
+"""How many of the newest calls are examined."""
 MAX_SITES: Final = 16
-"""Sites of these, the newest."""
+"""How many of their sites are examined, the newest first."""
 SITE_FRAMES: Final = 24
 KEYED: Final = 4
-"""Frames that a site has room for, and its innermost ones, which are those of each call (`otel_fr.capture.sites`)."""
+"""A site has room for `SITE_FRAMES` frames. Only the `KEYED` innermost are exact for each call (`capture.sites`)."""
 LOOK_SECONDS: Final = 0.5
-"""The longest time that a report waits for a look."""
+"""The longest time that a report waits for the result."""
 
 
 def latest_sites(reader: RingReader, thread: str) -> list[tuple[Place, ...]]:
-    """Where a thread made its latest calls, the latest first. ``thread``: as `otel_fr.stacks.own_thread` names it."""
+    """Return where a thread made its latest calls, the latest first. ``thread``: see `otel_fr.stacks.own_thread`."""
     found: dict[tuple[Place, ...], None] = {}
     for record in reader.records(max(reader.first_record, reader.head - MAX_CALLS)):
         if own_thread(record.thread) == thread and not record.destroys and record.site.frames:
@@ -39,10 +39,11 @@ def latest_sites(reader: RingReader, thread: str) -> list[tuple[Place, ...]]:
 
 
 class Now(NamedTuple):
-    """Where a thread is. No frames: its program has ended.
+    """Where a thread is now. No frames: the program has ended.
 
     Attributes:
-        frames: the outermost first. known: how many of the innermost ones are certainly those of now.
+        frames: the frames, outermost first.
+        known: how many of the innermost frames are certainly the present ones.
     """
 
     frames: Sequence[Place] = ()
@@ -56,26 +57,26 @@ class Now(NamedTuple):
 
 
 def left_loops(sites: Iterable[Sequence[Place]], now: Now, sources: Sources) -> tuple[ReportedLoop, ...]:
-    """The loops, of the latest call first. ``sites``: frames of each call, the innermost first."""
+    """Return the loops that were left, the latest call's first. ``sites``: frames of each call, innermost first."""
     places = [f"{file}:{line} {name}" for file, line, name in now.frames]
     found: dict[ReportedLoop, None] = {}
     for site in sites:
         loop = _left(_whole(site[::-1], now.frames), now, sources)
-        # The outer frames of a site may be those of an earlier call.
+        # The outer frames of a site may come from an earlier call.
         if loop is not None and not any(map(Loop(loop.file, loop.first, loop.last, loop.function).has, places)):
             found[loop] = None
     return tuple(found)[:MAX_LOOPS]
 
 
 def _whole(call: Sequence[Place], now: Sequence[Place]) -> Sequence[Place]:
-    """The frames of a call, the outermost first, with those that its site has no room for."""
+    """Return the frames of a call, outermost first. Frames for which its site had no room come from ``now``."""
     if len(call) < SITE_FRAMES or now.count(call[0]) != 1:
         return call
     return [*now[: now.index(call[0])], *call]
 
 
 def _left(call: Sequence[Place], present: Now, sources: Sources) -> ReportedLoop | None:
-    """The outermost loop that has the call and was left. ``call``: its frames, the outermost first."""
+    """Return the outermost loop around the call that was left. ``call``: the call's frames, outermost first."""
     now = present.frames
     common = next((at for at, pair in enumerate(zip(call, now, strict=False)) if pair[0] != pair[1]), len(now))
     if common >= len(call) or (now and not 0 < len(now) - common <= present.known):
@@ -110,17 +111,17 @@ def _may_be_in_loop(place: Place, sources: Sources) -> bool:
 
 
 def _reported(place: Place, loop: SourceLoop, is_nested: bool) -> ReportedLoop | None:
-    """None: that the rank has left it says nothing. A loop in a step of the training begins again in the next one."""
+    """Return the loop for the report. None: leaving it means nothing, because the next training step repeats it."""
     if is_nested and not loop.has_steps:
         return None
     return ReportedLoop(place[0], loop.first, loop.last, place[2], is_nested)
 
 
 class LeftLoops:
-    """Looks for them, one after the other, in threads: a source may be on a file system that does not answer."""
+    """Looks for left loops in a thread, because a source may be on a file system that does not answer."""
 
     def __init__(self, reader: RingReader, started: float) -> None:
-        """``started``: Unix time at which the program did; 0: not known."""
+        """``started``: Unix time at which the program started; 0: unknown."""
         self._reader = reader
         self._sources = Sources(started)
         self._thread: threading.Thread | None = None
@@ -132,8 +133,10 @@ class LeftLoops:
         """Begin a look, unless an earlier one still waits.
 
         Args:
-            caller: name of the thread that makes the calls. stack: its present one; "": it is where it made the latest.
-            now: monotonic seconds. is_over: the program has ended.
+            caller: name of the thread that makes the calls.
+            stack: the thread's present stack; "": the thread is where it made its latest call.
+            now: monotonic seconds.
+            is_over: True if the program has ended.
         """
         self._until = now + LOOK_SECONDS
         self._looks += 1
@@ -145,7 +148,7 @@ class LeftLoops:
             self._thread.start()
 
     def forget(self) -> None:
-        """What the last look finds will not count."""
+        """Ignore the result of the last look."""
         self._looks += 1
 
     @property
@@ -153,16 +156,16 @@ class LeftLoops:
         return self._thread is not None and self._thread.is_alive()
 
     def is_over(self, now: float) -> bool:
-        """True once there is a result, or there need be none any more."""
+        """Return True once there is a result, or the time for it is over."""
         return not self._is_busy or now >= self._until
 
     @property
     def is_late(self) -> bool:
-        """The last look has ended later than a report could wait for it."""
+        """True if the last look has ended, but its result was not taken yet."""
         return self._found[0] == self._looks > self._taken
 
     def found(self, patience: float = 0.0) -> tuple[ReportedLoop, ...]:
-        """What the last look found; none: nothing within so many seconds."""
+        """Return the result of the last look, or nothing if there is none within ``patience`` seconds."""
         if self._thread is not None:
             self._thread.join(patience)
         look, loops = self._found
@@ -170,5 +173,5 @@ class LeftLoops:
         return loops if look == self._looks else ()
 
     def _run(self, look: int, sites: Sequence[Sequence[Place]], present: Now) -> None:
-        with contextlib.suppress(Exception):  # no source may do more than leave this out
+        with contextlib.suppress(Exception):  # whatever a source contains, it can only prevent this result
             self._found = look, left_loops(sites, present, self._sources)

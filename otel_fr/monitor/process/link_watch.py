@@ -1,4 +1,4 @@
-"""Which hosts a rank's packets are long on the way to: its kernel knows the round-trip time of each TCP connection."""
+"""Finds hosts to which a rank's packets take long. The kernel knows the round-trip time of each TCP connection."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from otel_fr.monitor.process.tcp_sockets import read_sockets
 from otel_fr.rank_report import ReportedRoundTrip
 
 EVERY_SECONDS: Final = RECENT_SECONDS
-"""Between two looks, which then do not see the same use of a connection."""
+"""Time between two looks. It is so long that two looks do not see the same use of a connection."""
 LOOKS: Final = 3
-"""In a row at which a round trip must take long: a link that a checkpoint fills for some seconds is not slow."""
+"""A round trip must be slow in this many successive looks: a link that a checkpoint fills for seconds is not slow."""
 MOST_SHARE: Final = 0.001
-"""Share of a CPU that looks take at most, however many sockets the machine has."""
+"""Largest share of a CPU that looks take, however many sockets the machine has."""
 
 
 class LinkWatch:
-    """Looks every `EVERY_SECONDS`, in its own thread: the kernel may be slow to answer.
+    """Looks every `EVERY_SECONDS`, in its own thread, because the kernel may be slow to answer.
 
     Attributes:
-        slow: by address of a peer, seconds of a round trip, if it takes long all the time.
+        slow: by peer's address: seconds of a round trip that was slow in the last `LOOKS` looks.
     """
 
     def __init__(self, pid: int, local_rank: int, far: int) -> None:
-        """``far``: how many ranks may be on other machines; if none are, nothing is looked at."""
+        """``far``: how many ranks may be on other machines. If there are none, connections are not examined."""
         self._pid = pid
         self._is_speaker = local_rank == 0
         self._own: tuple[str, ...] = ()
         self._in_a_row: dict[str, int] = {}
         self._thread: threading.Thread | None = None
         self._cost = 0.0
-        # The ranks of a machine do not look all at once.
+        # Spread the looks of the ranks of a machine.
         first = EVERY_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the looks
         self._look_at = time.monotonic() + first if far > 0 else float("inf")
         self.slow: Mapping[str, float] = {}
@@ -59,18 +59,18 @@ class LinkWatch:
         self._cost = time.thread_time() - began
 
     def take(self, own: tuple[str, ...], slow: Mapping[str, float]) -> None:
-        """What a look has found: own addresses, and by address of a peer the round trips that take long."""
+        """Take the result of a look: own addresses, and seconds of slow round trips by peer's address."""
         self._own = own
         self._in_a_row = {peer: self._in_a_row.get(peer, 0) + 1 for peer in slow if peer not in own}
         self.slow = {peer: slow[peer] for peer, count in self._in_a_row.items() if count >= LOOKS}
 
     def reported(self, known: Stacks | None) -> dict[str, Any]:
-        """What a report says of the rank's connections, by the names of its fields.
+        """Return the fields of a report that describe the rank's connections.
 
-        Its addresses are there if others must know whose they are: one rank speaks for each machine.
+        They contain the rank's addresses only if others must know whose these are. One rank reports for each machine.
 
         Args:
-            known: what was seen of the rank where it stands still now.
+            known: the rank's stacks where it stands still now, if they were taken.
         """
         then = NO_CONNECTIONS if known is None else known.connections
         slow = self.slow

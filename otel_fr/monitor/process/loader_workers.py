@@ -1,4 +1,4 @@
-"""Stacks of a rank's DataLoader workers: the rank itself, which waits for a batch, shows only that it does."""
+"""Takes stacks of a rank's DataLoader workers: the rank's own stack shows only that it waits for a batch."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Final
 from otel_fr.monitor.process.state import Process, look
 
 NAME: Final = "pt_data_worker"
-"""What torch calls the main thread of each worker (torch/utils/data/_utils/worker.py)."""
+"""torch's name of the main thread of each worker (torch/utils/data/_utils/worker.py)."""
 LIMIT_SECONDS: Final = 5.0
-"""After this no further worker is looked at."""
+"""After this time no further worker is examined."""
 MAX_SHOWN: Final = 3
-"""Workers that are shown: those that hang mostly do so at the same place."""
+"""How many workers are shown. Workers that hang mostly do so at the same place."""
 MAX_TEXT: Final = 4 * 1024
-"""Characters of one worker."""
+"""Most characters for one worker."""
 _MAX_LOOKED_AT: Final = 64
 _LOOP: Final = re.compile(r"^ *_worker_loop \(.*$", re.MULTILINE)
-"""The frame that calls what the program gave the DataLoader. The frames that called it are of all workers."""
+"""The frame that calls the program's code. The frames outside are the same in all workers."""
 _IDLE: Final = re.compile(r"^ *(?:\w+\.)?get \(.*queues\.py:\d+\)\n *_worker_loop \(", re.MULTILINE)
-"""It waits for the numbers of the next batch."""
+"""Matches the stack of a worker that waits for the indexes of the next batch."""
 
 
 def workers_of(pid: int, root: Path = Path("/proc")) -> Iterator[int]:
-    """The process ids of the workers that a process has started; those of a fork server are its children's children."""
+    """Yield the process ids of the workers of a process. With a fork server, they are its children's children."""
     parents = [pid]
     for _ in range(2):
         found = [child for parent in parents for child in _children(Process(parent, root))][:_MAX_LOOKED_AT]
@@ -40,10 +40,11 @@ def _children(process: Process) -> list[int]:
 
 
 def texts_of(pid: int, stacks: Callable[[int], str], doing: Callable[[int], str] = look) -> str:
-    """The workers that are not idle, each with what the kernel says of it and its stack; "": there is none.
+    """Return a text with each worker that is not idle: what the kernel shows it doing, and its stack. "": none.
 
     Args:
-        stacks: the stack of a process, as py-spy writes it; "": not known.
+        stacks: returns the stack of a process, as py-spy writes it; "": unknown.
+        doing: returns what the kernel shows a process doing.
     """
     deadline = time.monotonic() + LIMIT_SECONDS
     found: list[str] = []

@@ -1,8 +1,8 @@
-"""Native stacks (C, C++, Python) of a process, by ``py-spy dump --native``, where py-spy is installed.
+"""Native stacks (C, C++, Python) of a process, from ``py-spy dump --native``, if py-spy is installed.
 
-py-spy stops the process while it reads the stacks: 0.1 s where libtorch is loaded, `LIMIT_SECONDS` at most.
-``--nonblocking`` would not, but py-spy refuses to read native stacks that way. So this is for processes that are stuck
-anyway. If py-spy ends or is killed, the kernel lets the process run on.
+py-spy stops the process while it reads the stacks: for 0.1 s with libtorch loaded, for at most `LIMIT_SECONDS`.
+``--nonblocking`` would not stop it, but py-spy reads no native stacks in this mode. So native stacks are taken only of
+processes that are already stuck. If py-spy ends or is killed, the kernel lets the process continue.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from otel_fr.monitor.process.state import Process, parse_status
 from otel_fr.stacks import NATIVE_HEADING, first_native_thread
 
 LIMIT_SECONDS: Final = 5.0
-"""After this py-spy is killed. It takes 0.4 s with PyTorch for CPUs; symbols of larger libraries take longer."""
+"""py-spy is killed after this time. It takes 0.4 s with PyTorch for CPUs. Symbols of larger libraries take longer."""
 MAX_TEXT: Final = 16 * 1024
-"""Characters of the result: some 300 frames."""
+"""Most characters of the result: some 300 frames."""
 _MAX_OUTPUT: Final = 1 << 20
-"""Bytes of py-spy's output that are read; a process with more threads has a part of them in the result."""
+"""Most bytes of py-spy's output that are read. If there is more, some threads are missing in the result."""
 _MAX_ERROR: Final = 300
 _NAME: Final = "py-spy"
 _STATES: Final = {
@@ -36,26 +36,26 @@ _STATES: Final = {
     "X": "it has ended",
     "D": "it waits in the kernel, uninterruptibly",
 }
-"""Of the main thread: py-spy could not read the stacks, or wait for ever."""
+"""States of the main thread in which py-spy could not read the stacks, or would wait forever."""
 _BLOCK: Final = re.compile(r"^(?=Thread )", re.MULTILINE)
 _OUR_THREAD: Final = re.compile(r'"otel-fr[^"]*"$')
-"""It only waits for what the monitor asks."""
+"""Matches otel-fr's own thread, which only waits for requests of the monitor."""
 _FRAME: Final = re.compile(r"^( {4}.*)( \(.*\))$")
 _MAX_FUNCTION: Final = 200
-"""Characters; a template of C++ may have thousands."""
+"""Most characters. A C++ template's name may have thousands."""
 _FIRST_TO_DIE: Final = "1000"
-"""py-spy's oom_score_adj: if memory runs out while it has its 100 MB, the kernel ends it and not the rank."""
+"""py-spy's oom_score_adj. If memory runs out while it uses its 100 MB, the kernel kills it and not the rank."""
 
 
 class Native(NamedTuple):
-    """``text``: the stacks, the rank's thread first; "": there are none, and ``error`` says why."""
+    """The stacks as ``text``, the rank's thread first. If it is "", ``error`` says why there are none."""
 
     text: str = ""
     error: str = ""
 
 
 def executable() -> str | None:
-    """py-spy beside this interpreter, or in PATH; None: it is not installed."""
+    """Return the path of py-spy, beside this interpreter or in PATH, or None if it is not installed."""
     beside = shutil.which(_NAME, path=str(Path(sys.executable).parent))
     return beside or shutil.which(_NAME)
 
@@ -63,12 +63,12 @@ def executable() -> str | None:
 def take(
     pid: int, command: str | None = None, seconds: float = LIMIT_SECONDS, first: str = "", native: bool = True
 ) -> Native:
-    """Read the native stacks of a process; this waits ``seconds`` at most.
+    """Read the native stacks of a process. Waits at most ``seconds``.
 
     Args:
-        command: py-spy's path; None: where it is found.
+        command: py-spy's path; None: see `executable`.
         first: name of the thread that comes first, before the main thread.
-        native: False: only those of Python.
+        native: False for Python frames only.
     """
     command = command or executable()
     if command is None:
@@ -82,7 +82,7 @@ def take(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # what the terminal sends to the job is not for it
+            start_new_session=True,  # signals from the terminal to the job must not reach it
         )
     except (OSError, ValueError) as error:
         return Native(error=f"{command}: {error}")
@@ -120,12 +120,15 @@ def _result_of(process: subprocess.Popen[bytes], seconds: float, first: str) -> 
 
 
 def _python(pid: int) -> str:
-    """The main thread of a process, in Python; "": not known."""
+    """Return the Python stack of a process's main thread; "": unknown."""
     return first_native_thread(take(pid, native=False).text)
 
 
 def stacks_in(output: str, first: str = "") -> str:
-    """The stacks in py-spy's output under a heading, the thread ``first`` and then the main thread first; "": none."""
+    """Return the stacks in py-spy's output under a heading: the thread ``first``, the main thread, and all others.
+
+    "": there are none.
+    """
     threads = [block.rstrip() for block in _BLOCK.split(output)[1:]]
     threads = [block for block in threads if not _OUR_THREAD.search(block.partition("\n")[0])]
     if not threads:
@@ -136,26 +139,26 @@ def stacks_in(output: str, first: str = "") -> str:
 
 
 def _cut(frame: re.Match[str]) -> str:
-    """The frame, its function with at most `_MAX_FUNCTION` characters."""
+    """Return the frame with its function cut to `_MAX_FUNCTION` characters."""
     function, place = frame.groups()
     return f"{function[:_MAX_FUNCTION]}...{place}" if len(function) > _MAX_FUNCTION else frame[0]
 
 
 def error_in(output: str) -> str:
-    """What py-spy says of why it failed, as one line."""
+    """Return py-spy's error message as one line."""
     said = output.partition("Stack backtrace")[0]
     return " ".join(said.split())[:_MAX_ERROR]
 
 
 class NativeLook:
-    """A `take` of a rank and of its DataLoader workers, in a thread of its own.
+    """Runs `take` for a rank and its DataLoader workers in a separate thread.
 
     Attributes:
-        result: None: not known yet.
+        result: the result; None: not there yet.
     """
 
     def __init__(self, pid: int, first: str = "") -> None:
-        """``first``: as in `take`."""
+        """``first``: see `take`."""
         self._pid, self._first = pid, first
         self.result: Native | None = None
         threading.Thread(target=self._run, name="otel-fr-native", daemon=True).start()
@@ -165,12 +168,12 @@ class NativeLook:
             found = take(self._pid, first=self._first)
             workers = loader_workers.texts_of(self._pid, _python) if found.text else ""
             self.result = found._replace(text="\n\n".join(filter(None, (found.text, workers))))
-        except Exception as error:  # noqa: BLE001 - the watch waits for a result, whatever it is
+        except Exception as error:  # noqa: BLE001 - the watch loop waits for some result
             self.result = Native(error=f"{type(error).__name__}: {error}")
 
 
 def outlook() -> str:
-    """What `take` can do here, for ``otel-fr doctor``: tried on this process, which py-spy reads as it does a rank."""
+    """Return, for ``otel-fr doctor``, whether `take` works here. It is tried on this process instead of a rank."""
     if executable() is None:
         return f"none: {_NAME} is not installed (pip install {_NAME})"
     found = take(os.getpid())

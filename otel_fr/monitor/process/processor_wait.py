@@ -1,5 +1,5 @@
-"""How long the rank's main thread has waited for a processor since the rank last moved: its host may be busy, or its
-cgroup's limit used up."""
+"""Measures how long the rank's main thread has waited for a processor since the rank last moved. The host may be busy,
+or the cgroup's limit used up."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 STILL_SECONDS: Final = 0.2
-"""A rank that has moved a shorter time ago is not looked at."""
+"""Looks begin this long after the rank last moved."""
 EVERY_SECONDS: Final = 0.25
-"""Between two looks."""
+"""Time between two looks."""
 
 
 class Turns(NamedTuple):
     """One look at a thread, by ``schedstat`` (Documentation/scheduler/sched-stats.rst of Linux) and ``stat``.
 
     Attributes:
-        at_ns: monotonic. ran_ns: on a processor. waited_ns: for one, the present wait left out.
-        number: how often it has got one. is_ready: it runs, or waits for one.
+        at_ns: time of the look, monotonic.
+        ran_ns: time on a processor.
+        waited_ns: time spent waiting for a processor, without the present wait.
+        number: how often the thread has got a processor.
+        is_ready: True if it runs or waits for a processor.
     """
 
     at_ns: int
@@ -28,7 +31,7 @@ class Turns(NamedTuple):
 
 
 def turns_of(folder: Path, now_ns: int) -> Turns | None:
-    """Args: ``folder``: ``/proc/PID/task/TID``. None: not known, as with a kernel without CONFIG_SCHED_INFO."""
+    """Look at a thread. None: unknown, as with a kernel without CONFIG_SCHED_INFO. ``folder``: /proc/PID/task/TID."""
     try:
         ran, waited, number = map(int, (folder / "schedstat").read_text().split())
         state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
@@ -38,7 +41,7 @@ def turns_of(folder: Path, now_ns: int) -> Turns | None:
 
 
 class ProcessorWait:
-    """Looks at the main thread while the rank does not move."""
+    """Watches the main thread while the rank does not move."""
 
     def __init__(self, pid: int, root: Path = Path("/proc")) -> None:
         self._folder = root / str(pid) / "task" / str(pid)
@@ -52,7 +55,7 @@ class ProcessorWait:
         self._present_ns = 0
 
     def step(self, now_ns: int, moved_ns: int) -> None:
-        """Look, if it is time. ``moved_ns``: when the rank last moved; both monotonic."""
+        """Look at the thread if it is time. ``moved_ns``: when the rank last moved. Both times are monotonic."""
         if moved_ns != self._moved_ns:
             self._moved_ns = moved_ns
             self._forget()
@@ -65,8 +68,8 @@ class ProcessorWait:
         if before is None:
             self._first = found
         elif before.is_ready and found.is_ready and before.number == found.number:
-            # The kernel counts a wait once it is over. Without another turn, the thread has run, or has waited. (With
-            # nohz_full, time on a processor is counted up to a second late.)
+            # The kernel counts a wait only once it is over. If the thread has got no processor since the previous look,
+            # the time in which it did not run was a wait. (With nohz_full, running time is counted up to 1 s late.)
             self._present_ns += found.at_ns - before.at_ns - (found.ran_ns - before.ran_ns)
         else:
             self._present_ns = 0
@@ -74,7 +77,7 @@ class ProcessorWait:
 
     @property
     def seconds(self) -> float:
-        """Of the time since the rank last moved; 0 also if it is not known."""
+        """Seconds spent waiting for a processor since the rank last moved; 0 if unknown."""
         first, last = self._first, self._last
         if first is None or last is None:
             return 0.0

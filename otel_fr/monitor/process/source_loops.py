@@ -1,4 +1,4 @@
-"""Where the source of a program has functions and loops."""
+"""Finds functions and loops in the source of a program."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MAX_SOURCE: Final = 320 * 1024
-"""Bytes of a file that is read: some 8,000 lines, which take 0.3 s and for a moment 25 MB."""
+"""Largest file that is read: some 8,000 lines, which take 0.3 s and for a moment 25 MB."""
 MAX_FILES: Final = 16
-"""Files that are read of one program."""
+"""Most files that are read of one program."""
 _STEP: Final = "step"
-"""In the names of functions that a loop over the steps of a training calls: ``optimizer.step``, ``train_step``."""
+"""A loop over training steps calls functions with this in their names: ``optimizer.step``, ``train_step``."""
 
 Place = tuple[str, int, str]
 """File, line and function of a frame, as in a ring's call sites."""
@@ -23,7 +23,7 @@ Place = tuple[str, int, str]
 
 @dataclass(slots=True)
 class SourceLoop:
-    """``first``, ``last``: lines from its head to the end of its body. ``has_steps``: it makes steps of a training."""
+    """A loop, from the line of its head to the last line of its body. ``has_steps``: it makes training steps."""
 
     first: int
     last: int
@@ -32,10 +32,12 @@ class SourceLoop:
 
 @dataclass(slots=True)
 class Function:
-    """A function, a class's body or a module. ``is_paused``: it may leave the stack before it is over, and come back.
+    """A function, a class's body or a module.
 
-    ``loops``: its own, the outer ones before those in them. ``comprehensions``: first and last lines; from Python 3.12
-    on they have no frames.
+    Attributes:
+        is_paused: True if it may leave the stack before it has ended, and come back (generators, coroutines).
+        loops: its loops. Outer loops come before the loops inside them.
+        comprehensions: first and last lines of comprehensions, which have no frames from Python 3.12 on.
     """
 
     name: str
@@ -46,16 +48,16 @@ class Function:
     comprehensions: list[tuple[int, int]] = field(default_factory=list)
 
     def loops_at(self, line: int) -> list[SourceLoop]:
-        """Those that have the line."""
+        """Return the loops that contain the line."""
         return [loop for loop in self.loops if loop.first <= line <= loop.last]
 
     def repeats(self, line: int) -> bool:
-        """It may come to this line again and again."""
+        """Return True if this line may run repeatedly."""
         return bool(self.loops_at(line)) or any(first <= line <= last for first, last in self.comprehensions)
 
 
 def functions_of(tree: ast.Module) -> list[Function]:
-    """The functions of a module, and the module, in the order in which they begin."""
+    """Return the module and its functions, in the order in which they begin."""
     module = Function("<module>", 0, sys.maxsize)
     found = [module]
     todo: list[tuple[ast.AST, Function, tuple[SourceLoop, ...]]] = [(node, module, ()) for node in tree.body]
@@ -92,10 +94,10 @@ def _name_of(called: ast.expr) -> str:
 
 
 class Sources:
-    """The sources of a program, each read once.
+    """The sources of a program. Each is read once.
 
     Args:
-        started: Unix time at which the program did. What was changed later is not what it runs.
+        started: Unix time at which the program started. A file that was changed later is not what the program runs.
     """
 
     def __init__(self, started: float) -> None:
@@ -103,7 +105,7 @@ class Sources:
         self._known: dict[str, Sequence[Function]] = {}
 
     def function(self, place: Place) -> Function | None:
-        """The function that has this line; None: its source cannot be read, or is another one."""
+        """Return the function that contains this line. None: the source cannot be read, or does not match the frame."""
         file, line, name = place
         functions = self._known.get(file)
         if functions is None:
@@ -114,7 +116,7 @@ class Sources:
         return inner if inner is not None and inner.name == name else None
 
     def _read(self, path: str) -> Sequence[Function]:
-        if not path.startswith("/"):  # of notebooks and generated code
+        if not path.startswith("/"):  # notebooks and generated code
             return ()
         try:
             with open(path, "rb", opener=_opened) as file:
@@ -128,5 +130,5 @@ class Sources:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Without waiting for the other end of a pipe of that name."""
+    """Open a file. If the path is a pipe, do not wait for its other end."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)

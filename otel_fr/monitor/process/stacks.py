@@ -1,4 +1,4 @@
-"""Stacks of the rank's threads: requested over the socket, or, if Python does not answer, by faulthandler's signal."""
+"""Stacks of the rank's threads, requested over the socket or, if Python does not answer, with faulthandler's signal."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ ANSWER_SECONDS = 0.3
 FILE_SECONDS = 0.3
 """How long faulthandler may take to write its text."""
 PATIENCE_SECONDS = 2.0
-"""The longest time for either, while the thread that answers waits for a CPU, or for py-spy to let it go on: the rank
-need not be blocked then."""
+"""The longest wait while the answering thread waits for a CPU, or is stopped by py-spy: the rank need not be blocked
+then."""
 STARVED_SHARE = 0.25
-"""Share of the time spent waiting for a CPU from which on a thread counts as kept from answering by it."""
+"""If a thread spends this share of the time waiting for a CPU, this counts as the reason why it does not answer."""
 QUIET_SECONDS = 0.04
 """The file counts as complete once it has not grown for this long."""
 MAX_STACK = 64 * 1024
-"""Characters of a stack that are sent."""
+"""Most characters of a stack that are sent."""
 
 _TGKILL = {"x86_64": 234, "aarch64": 131, "riscv64": 131, "ppc64le": 250, "s390x": 241}
-"""The number of tgkill(2), from each architecture's syscall table; libc wraps it only from glibc 2.30 on."""
+"""System call number of tgkill(2) by architecture. libc has a wrapper only from glibc 2.30 on."""
 _STATES = {
     "T": "stopped by a signal",
     "t": "stopped by a debugger",
@@ -44,10 +44,13 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """The result of a request. ``text`` and ``site`` are empty if unknown.
+    """The result of a request.
 
-    ``doing``: what the kernel says of the rank, as `otel_fr.monitor.process.state.describe`. ``connections``: also.
-    ``left_loops``: as of the rank report.
+    Attributes:
+        text, site: the stacks, and where the first thread is in the user's code; empty: unknown.
+        doing: what the kernel shows the rank doing; see `otel_fr.monitor.process.state.describe`.
+        connections: the rank's TCP connections.
+        left_loops: see the rank report.
     """
 
     text: str = ""
@@ -58,7 +61,7 @@ class Stacks:
     left_loops: tuple[ReportedLoop, ...] = ()
 
     def reported(self, *, with_text: bool) -> dict[str, Any]:
-        """What it says, by the fields of a rank report."""
+        """Return the fields of a rank report."""
         text = self.text if with_text else ""
         found = {"stack": text, "site": self.site, "doing": self.doing, "left_loops": self.left_loops}
         return {"python_blocked": self.python_blocked, **found}
@@ -68,7 +71,7 @@ def tgkill(pid: int, tid: int, signal: int) -> None:
     """Send a signal to one thread.
 
     Raises:
-        OSError: it cannot be sent (no such thread), or this architecture's call number is not known.
+        OSError: the signal cannot be sent (no such thread), or this architecture's call number is unknown.
     """
     number = _TGKILL.get(platform.machine())
     if number is None:
@@ -80,8 +83,9 @@ def tgkill(pid: int, tid: int, signal: int) -> None:
 
 
 def cpu_wait_ns(pid: int, tid: int) -> int | None:
-    """Nanoseconds a thread has waited for a CPU since it began, the present wait left out (``schedstat`` in
-    Documentation/scheduler/sched-stats.rst of Linux); None: not known.
+    """Return the nanoseconds that a thread has waited for a CPU since it began, without the present wait, or None.
+
+    Source: ``schedstat`` in Documentation/scheduler/sched-stats.rst of Linux.
     """
     try:
         return int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[1])
@@ -90,7 +94,7 @@ def cpu_wait_ns(pid: int, tid: int) -> int | None:
 
 
 def process_hint(pid: int) -> str:
-    """Why a process may not answer: its state, and where it waits in the kernel; "" if it runs or sleeps normally."""
+    """Return why a process may not answer: its state and kernel function. "" if it runs or sleeps normally."""
     process = Process(pid)
     state = parse_status(process.text("status")).get("State", "")[:1]
     if state not in _STATES or process.is_read_here():
@@ -100,7 +104,7 @@ def process_hint(pid: int) -> str:
 
 
 def in_order(text: str, caller: int = 0) -> str:
-    """The thread with the ident ``caller`` first, if there is one, and then the main thread.
+    """Reorder the stacks: the thread with the ident ``caller`` first, if there is one, then the main thread.
 
     faulthandler writes the newest thread first and the main thread last.
     """
@@ -110,11 +114,13 @@ def in_order(text: str, caller: int = 0) -> str:
 
 
 class StackRequest:
-    """One request for the rank's stacks, driven by the watch loop: nothing in it blocks.
+    """One request for the rank's stacks. The watch loop drives it, and nothing in it blocks.
 
     Args:
-        process: the rank. meta: ``stack_signal``, ``responder_tid`` and ``stack_file`` of the ring, if they are there.
-        asked: the request was sent over the socket. caller: ident of the thread that comes first; 0: the main thread.
+        process: the rank's process.
+        meta: the ring's meta. Its keys ``stack_signal``, ``responder_tid`` and ``stack_file`` may be missing.
+        asked: True if the request was sent over the socket.
+        caller: ident of the thread that comes first; 0: the main thread.
     """
 
     def __init__(
@@ -138,11 +144,11 @@ class StackRequest:
         self.result: Stacks | None = None
 
     def answered(self, text: str, site: str) -> None:
-        """Take the rank's answer. A late one is used, too, but then the rank was blocked."""
+        """Take the rank's answer. A late answer is used, too, but then the rank counts as blocked."""
         self.result = Stacks(text[:MAX_STACK], site or site_of(text), self._signalled_at is not None)
 
     def step(self, now: float) -> float | None:
-        """Continue; seconds until the next step, or None once `result` is there."""
+        """Continue. Return the seconds until the next step, or None once `result` is there."""
         if self.result is None and self._signalled_at is None:
             if now >= self._answer_by and self._is_kept_from_answering(now):
                 self._answer_by = min(now + ANSWER_SECONDS, self._patient_until)
@@ -154,8 +160,7 @@ class StackRequest:
         return None if self.result is not None else 0.02
 
     def _is_kept_from_answering(self, now: float) -> bool:
-        """True if, since this was last asked, the thread that answers could not because it got no CPU; or if the rank
-        is stopped now, because its stacks are read."""
+        """Return True if the answering thread got no CPU since the previous check, or if py-spy stops the rank now."""
         before, self._cpu_wait = self._cpu_wait, cpu_wait_ns(self._process.pid, self._thread)
         passed, self._checked_at = now - self._checked_at, now
         if Process(self._process.pid).is_read_here():
@@ -173,7 +178,7 @@ class StackRequest:
             self._finish("")
             return
         try:
-            self._start = self._size = self._file.stat().st_size  # it is gone once the handler is another one
+            self._start = self._size = self._file.stat().st_size  # fails if the program has replaced the handler
             tgkill(self._process.pid, self._thread, self._signal)
         except OSError:
             self._finish("")

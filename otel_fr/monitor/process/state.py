@@ -1,9 +1,7 @@
-"""What the kernel says of a process that does not continue: stopped, or in which system call and for which file or
-socket.
+"""Describes, from ``/proc``, why a process does not continue: it is stopped, or in a system call for a file or socket.
 
-All of it is read from ``/proc``; a file that may not be read is left out. With the Yama security module's
-``ptrace_scope`` of 1 or more, system calls may be read by privileged users only, and the kernel function in which the
-thread waits (``wchan``) is what remains.
+Files that may not be read are left out. With the Yama security module's ``ptrace_scope`` of 1 or more, only privileged
+users may read system calls. Then only the kernel function in which the thread waits (``wchan``) is known.
 """
 
 from __future__ import annotations
@@ -23,31 +21,32 @@ from otel_fr.monitor.process.system_calls import MEANINGS, Meaning, name_of
 from otel_fr.monitor.process.tcp_sockets import SYN_SENT, read_sockets
 
 SAMPLE_SECONDS: Final = 0.1
-"""Between two looks at a thread; one that has not run in between has waited since the first."""
+"""Time between two looks at a thread. A thread that has not run in between has waited since the first look."""
 LOOK_SECONDS: Final = 1.0
-"""How long the stacks are held back for the result."""
+"""How long the stacks wait for the result."""
 MAX_TEXT: Final = 400
-"""Characters of the result."""
+"""Most characters of the result."""
 MAX_THREADS: Final = 512
-"""Threads that are looked at for one that runs while the main thread waits."""
+"""How many threads are examined to find one that runs while the main thread waits."""
 _MAX_PATH: Final = 200
 _MAX_FILE: Final = 8 << 20
-"""Bytes read of a file."""
+"""Most bytes that are read of a file."""
 _MAX_FILES: Final = 16_384
-"""Open files among which a process's sockets are looked for."""
+"""How many open files of a process are examined to find its sockets."""
 _MAX_POLLED: Final = 16
 _SOCKET: Final = "socket:["
 _FREEZER: Final = ("freezer", "refrigerator", "get_signal")
-"""In the name of the function in which a frozen process waits. Linux 6.18 inlines ``do_freezer_trap`` in the last."""
+"""Parts of the names of functions in which a frozen process waits. Linux 6.18 inlines ``do_freezer_trap`` in the last.
+"""
 _STOPPED: Final = {"T": "stopped by a signal", "Z": "a zombie: its parent has not waited for it", "X": "dead"}
 _REMOTE: Final = ("nfs", "fuse", "lustre", "ceph", "cifs", "smb", "9p", "gpfs", "beegfs", "gluster", "afs")
-"""Types of file systems, or their beginnings, whose server the text names."""
+"""Types of file systems, or prefixes of types, for which the text names the server."""
 _SLOW: Final = ("nfs", "rpc_", "fuse", "ceph", "cifs", "smb2", "ptlrpc", "p9_", "folio_wait", "io_schedule")
-"""Parts of the kernel's functions in which a thread waits for a file system or its disk."""
+"""Parts of the names of kernel functions in which a thread waits for a file system or its disk."""
 
 
 class SystemCall(NamedTuple):
-    """``number`` is -1 in the kernel but in no system call, as after a page fault."""
+    """A system call. ``number`` is -1 if the thread is in the kernel but in no system call, as after a page fault."""
 
     number: int
     arguments: tuple[int, ...] = ()
@@ -57,9 +56,11 @@ class Sample(NamedTuple):
     """One look at one thread.
 
     Attributes:
-        state: the letter in ``/proc/PID/stat``; "": not known. wchan: the kernel function it waits in; "": not known.
-        call: None: it runs, or that may not be read. switches: how often it has left a CPU; None: not known.
-        ran: nanoseconds on a CPU, as text; "": not known.
+        state: the letter in ``/proc/PID/stat``; "": unknown.
+        wchan: the kernel function in which the thread waits; "": unknown.
+        call: the system call; None: the thread runs, or the call may not be read.
+        switches: how often the thread has left a CPU; None: unknown.
+        ran: nanoseconds on a CPU, as text; "": unknown.
     """
 
     state: str = ""
@@ -70,7 +71,7 @@ class Sample(NamedTuple):
 
 
 def parse_call(text: str) -> SystemCall | None:
-    """From ``/proc/PID/syscall``; None of a thread that runs."""
+    """Parse ``/proc/PID/syscall``. None for a running thread."""
     parts = text.split()
     try:
         number = int(parts[0])
@@ -80,13 +81,13 @@ def parse_call(text: str) -> SystemCall | None:
 
 
 def parse_status(text: str) -> dict[str, str]:
-    """From ``/proc/PID/status``: name -> value."""
+    """Parse ``/proc/PID/status``: name -> value."""
     lines = (line.partition(":") for line in text.splitlines())
     return {name: value.strip() for name, _, value in lines}
 
 
 def mount_of(mountinfo: str, path: str) -> tuple[str, str]:
-    """Type and source of the file system that holds a path (``/proc/PID/mountinfo``); "" if not known."""
+    """Return type and source of the file system that holds a path (``/proc/PID/mountinfo``); "" if unknown."""
     found, length = ("", ""), -1
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
@@ -100,7 +101,7 @@ def mount_of(mountinfo: str, path: str) -> tuple[str, str]:
 
 
 class Process:
-    """Reads of one process what ``/proc`` has. ``root``: in place of ``/proc``."""
+    """Reads what ``/proc`` shows of one process. ``root`` replaces ``/proc``."""
 
     def __init__(self, pid: int, root: Path = Path("/proc")) -> None:
         self.pid = pid
@@ -116,10 +117,10 @@ class Process:
             return ""
 
     def waits_in(self, thread: str = "") -> str:
-        """The kernel function that a thread waits in, without the compiler's suffix (``.constprop.0``); "": in none.
+        """Return the kernel function in which a thread waits, without the compiler's suffix (``.constprop.0``), or "".
 
         Args:
-            thread: its folder, with a slash; the main thread's if it is empty.
+            thread: the thread's folder, with a slash; "" for the main thread.
         """
         return self.text(f"{thread}wchan").strip().strip("0").partition(".")[0]
 
@@ -137,38 +138,38 @@ class Process:
         )
 
     def threads(self) -> Iterator[int]:
-        """The ids of its threads but the main thread."""
+        """Yield the ids of the threads, without the main thread."""
         with contextlib.suppress(OSError):
             ids = sorted(int(name) for name in os.listdir(self._folder / "task") if name.isdigit())
             yield from [tid for tid in ids if tid != self.pid][:MAX_THREADS]
 
     def runs(self, tid: int) -> bool:
-        """True if a thread runs or waits for a CPU."""
+        """Return True if a thread runs or waits for a CPU."""
         return self.text(f"task/{tid}/stat").rpartition(")")[2].split()[:1] == ["R"]
 
     def catches(self, number: int) -> bool:
-        """True if it has a handler of a signal; False also where that is not known."""
+        """Return True if the process has a handler for a signal; False if it has none or this is unknown."""
         try:
             return bool(int(parse_status(self.text("status"))["SigCgt"], 16) >> number - 1 & 1)
         except (KeyError, ValueError):
             return False
 
     def is_read_here(self) -> bool:
-        """True if what traces it was started by this process: py-spy, which stops it for as long as it reads."""
+        """Return True if a child of this process traces it: py-spy, which stops it while it reads its stacks."""
         tracer = parse_status(self.text("status")).get("TracerPid", "0")
         if not tracer.isdigit() or tracer == "0":
             return False
         return parse_status(Process(int(tracer), self._root).text("status")).get("PPid") == str(os.getpid())
 
     def name_of(self, pid: str) -> str:
-        """The command of another process; "" if it is not known."""
+        """Return the command of another process, or "" if it is unknown."""
         try:
             return (self._root / pid / "comm").read_text(errors="replace").strip()
         except OSError:
             return ""
 
     def memory(self, address: int, size: int) -> bytes:
-        """Bytes of its memory; fewer at the end of a mapping, none if it may not be read."""
+        """Return bytes of the process's memory: fewer at the end of a mapping, none if it may not be read."""
         try:
             fd = os.open(self._folder / "mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -181,7 +182,7 @@ class Process:
             os.close(fd)
 
     def path_at(self, address: int) -> str:
-        """The path that an argument points to, from its working directory; "" if it is not known."""
+        """Return the path at an address, joined with the process's working directory; "" if unknown."""
         page = 4096
         raw = self.memory(address, page - address % page)  # up to the end of the page: the next may not be mapped
         if b"\0" not in raw:
@@ -190,30 +191,30 @@ class Process:
         return os.path.join(self.link("cwd"), path) if path and b"\0" in raw else ""
 
     def link(self, name: str) -> str:
-        """Where a symbolic link points; "" if that is not known. What it points to is not touched."""
+        """Return the target of a symbolic link, without accessing the target; "" if unknown."""
         try:
             return os.fsencode(os.readlink(self._folder / name)).decode("utf-8", "replace")
         except OSError:
             return ""
 
     def socket_inodes(self) -> set[str]:
-        """Of its open files, those that are sockets."""
+        """Return the inodes of the process's sockets."""
         files: list[str] = []
         with contextlib.suppress(OSError), os.scandir(self._folder / "fd") as entries:
             files = [self.link(f"fd/{entry.name}") for entry in islice(entries, _MAX_FILES)]
         return {target[len(_SOCKET) : -1] for target in files if target.startswith(_SOCKET)}
 
     def connections(self) -> Connections:
-        """Its TCP connections as they are now."""
+        """Return the process's present TCP connections."""
         inodes = self.socket_inodes()
         return connections_of(read_sockets(), inodes) if inodes else NO_CONNECTIONS
 
 
 def describe(process: Process, before: Sample, after: Sample) -> str:
-    """What a process is doing, by two looks at one of its threads: ``"reading /data/x.bin (pipe_read)"``.
+    """Describe what a process is doing, from two looks at a thread: ``"reading /data/x.bin (pipe_read)"``.
 
     Returns:
-        text that follows "it is"; "" if nothing is known.
+        A text that can follow "it is"; "" if nothing is known.
     """
     if after.state in ("T", "t"):
         return _describe_stop(process, after.state)
@@ -232,7 +233,7 @@ def describe(process: Process, before: Sample, after: Sample) -> str:
 def _describe_stop(process: Process, state: str) -> str:
     status = parse_status(process.text("status"))
     if status.get("State", "")[:1] not in ("T", "t") or process.is_read_here():
-        return ""  # it runs again, or will at once
+        return ""  # the process continues already, or will at once
     tracer = status.get("TracerPid", "0")
     if tracer.isdigit() and int(tracer):
         name = process.name_of(tracer)
@@ -267,7 +268,7 @@ def _describe_wait(process: Process, sample: Sample, has_waited: bool) -> str:
 
 
 def _describe_call(process: Process, meaning: Meaning, call: SystemCall) -> tuple[str, str]:
-    """What a thread in the call is doing, and the path of the file, if it is one."""
+    """Return what a thread in the call is doing, and the path of the file, if there is one."""
     arguments = (*call.arguments, 0, 0)
     if meaning.target == "none":
         return meaning.of_file, ""
@@ -305,7 +306,7 @@ def _describe_file(process: Process, meaning: Meaning, fd: int) -> tuple[str, st
 
 
 def look(pid: int, root: Path = Path("/proc"), pause: float = SAMPLE_SECONDS, thread: int | None = None) -> str:
-    """`describe` a process now; this takes ``pause`` seconds, or longer where the kernel is slow.
+    """`describe` a process now. This takes ``pause`` seconds, or longer if the kernel is slow.
 
     Args:
         thread: id of the thread in question; None: the main thread.
@@ -328,14 +329,15 @@ def look(pid: int, root: Path = Path("/proc"), pause: float = SAMPLE_SECONDS, th
 
 
 class Look:
-    """A `look` in a thread of its own: a read of ``/proc`` may wait for a process that is stuck in the kernel.
+    """Runs `look` in a separate thread: reading ``/proc`` may wait for a process that is stuck in the kernel.
 
     Attributes:
-        text: what was found; None: not known yet. connections: of the process.
+        text: the result; None: not there yet.
+        connections: TCP connections of the process.
     """
 
     def __init__(self, pid: int, now: float, thread: int | None = None) -> None:
-        """``now``: monotonic seconds. ``thread``: as in `look`."""
+        """``now``: monotonic seconds. ``thread``: see `look`."""
         self._pid, self._tid = pid, thread
         self._wait_until = now + LOOK_SECONDS
         self.connections = NO_CONNECTIONS
@@ -343,7 +345,7 @@ class Look:
         threading.Thread(target=self._run, name="otel-fr-look", daemon=True).start()
 
     def is_over(self, now: float) -> bool:
-        """True once there is a result, or there need be none any more."""
+        """Return True once there is a result, or the time for it is over."""
         return self.text is not None or now >= self._wait_until
 
     def _run(self) -> None:

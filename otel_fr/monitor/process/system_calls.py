@@ -1,4 +1,4 @@
-"""System calls in which a thread may wait: their numbers, and what the thread is then doing."""
+"""System calls in which a thread may wait: their numbers, and what a thread in them is doing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ class Meaning(NamedTuple):
     """What a thread in the call is doing.
 
     Attributes:
-        target: what the call works on: nothing that can be named, the file or socket of its first argument, the path
-            that its first or its second argument points to, or the file descriptors of poll(2).
-        of_file: participle for a file or a path. of_socket: for a socket; "": as for a file.
+        target: the call's object: nothing that has a name, the file or socket of the first argument, the path to which
+            the first or second argument points, or the file descriptors of poll(2).
+        of_file: participle for a file or a path.
+        of_socket: participle for a socket; "": same as for a file.
     """
 
     target: Target
@@ -62,7 +63,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "sync": Meaning("none", "writing all files to disk (sync)"),
     "exit_group": Meaning("none", "ending"),
 }  # fmt: skip
-"""By name. Calls that do not wait are left out."""
+"""Meanings by name. Calls that do not wait are left out."""
 
 _X86_64: Final = {
     0: "read", 1: "write", 2: "open", 3: "close", 4: "stat", 5: "fstat", 6: "lstat", 7: "poll", 8: "lseek", 16: "ioctl",
@@ -91,5 +92,5 @@ _TABLES: Final = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}
 
 
 def name_of(number: int) -> str:
-    """The name of a system call of this machine; "" if it is not one of those above."""
+    """Return the name of a system call of this machine, or "" if it is not in the tables above."""
     return _TABLES.get(platform.machine(), {}).get(number, "")

@@ -1,7 +1,7 @@
-"""The kernel's TCP sockets, by its socket statistics (sock_diag(7)), as ss(8) reads them.
+"""Reads the kernel's TCP sockets from its socket statistics (sock_diag(7)), like ss(8).
 
-No privilege is needed. Only sockets of the own network namespace are there. A kernel without ``tcp_diag`` has none.
-The structures are in linux/inet_diag.h and linux/tcp.h; a newer kernel makes the latter longer only.
+No privilege is needed. Only sockets of the own network namespace are visible. A kernel without ``tcp_diag`` shows none.
+The structures are in linux/inet_diag.h and linux/tcp.h. Newer kernels only append fields to the latter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SYN_SENT: Final = 2
 """State of a socket that connects (net/tcp_states.h)."""
 ESTABLISHED: Final = 1
 MAX_BYTES: Final = 32 << 20
-"""Read of one answer: some 80,000 sockets."""
+"""Most bytes read of one answer: some 80,000 sockets."""
 ANSWER_SECONDS: Final = 1.0
 """How long the kernel may take for one piece of its answer."""
 
@@ -28,15 +28,15 @@ _ERROR, _DONE = 2, 3
 _INFO: Final = 2
 """INET_DIAG_INFO."""
 _STATES: Final = 0xFFF & ~(1 << 3 | 1 << 6)
-"""All but SYN_RECV and TIME_WAIT, in which no process has the socket."""
+"""All states but SYN_RECV and TIME_WAIT, in which no process has the socket."""
 _RETRANSMITS: Final = 1
-"""The timer of a socket whose kernel waits for an acknowledgement."""
+"""The timer of a socket while the kernel waits for an acknowledgement."""
 _HEAD: Final = struct.Struct("=IHHII")
 _REQUEST: Final = struct.Struct("=BBBBI48x")
 _MESSAGE: Final = struct.Struct("=BBBB2s2s16s16s28xI")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _TIMES: Final = struct.Struct("=44xI8xI8xI48xQ")
-"""Of ``tcp_info``: last_data_sent, last_ack_recv, rtt, bytes_acked."""
+"""Fields of ``tcp_info``: last_data_sent, last_ack_recv, rtt, bytes_acked."""
 _MAPPED: Final = b"\0" * 10 + b"\xff\xff"
 
 
@@ -44,12 +44,13 @@ class TcpSocket(NamedTuple):
     """One socket.
 
     Attributes:
-        inode: by which ``/proc/PID/fd`` names it. own, peer: ``"10.0.0.7:41234"``, ``"[fd00::7]:41234"``; the port of
-            the peer of one that listens is 0. state: of `ESTABLISHED` and so on.
-        repeats: how often the kernel has sent again what its peer has not acknowledged.
-        round_trip: smoothed, in seconds; 0: not known.
+        inode: the inode by which ``/proc/PID/fd`` names the socket.
+        own, peer: addresses, as ``"10.0.0.7:41234"`` or ``"[fd00::7]:41234"``. A listening socket's peer has port 0.
+        state: `ESTABLISHED`, `SYN_SENT` or another state of net/tcp_states.h.
+        repeats: how often the kernel has retransmitted data that the peer has not acknowledged.
+        round_trip: smoothed round-trip time in seconds; 0: unknown.
         idle: seconds since data was last sent, or an acknowledgement last received, whichever is longer ago.
-        acknowledged: bytes, since it was connected.
+        acknowledged: bytes acknowledged since the connection was made.
     """
 
     inode: str
@@ -63,7 +64,7 @@ class TcpSocket(NamedTuple):
 
 
 def read_sockets() -> list[TcpSocket]:
-    """All of this network namespace that a process may have; fewer, or none, if the kernel does not say more."""
+    """Return all sockets of this network namespace that a process may have. If the kernel fails, some are missing."""
     found: list[TcpSocket] = []
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
@@ -73,10 +74,10 @@ def read_sockets() -> list[TcpSocket]:
 
 
 def _answer(family: int) -> Iterator[bytes]:
-    """The pieces of the kernel's answer.
+    """Yield the pieces of the kernel's answer.
 
     Raises:
-        OSError: there is none.
+        OSError: the kernel does not answer.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as link:
         link.settimeout(ANSWER_SECONDS)
@@ -92,13 +93,13 @@ def _answer(family: int) -> Iterator[bytes]:
 
 
 def parse(piece: bytes) -> list[TcpSocket]:
-    """The sockets of a piece of the answer. What is cut off, or no socket, is left out."""
+    """Return the sockets in a piece of the answer. Truncated parts, and parts that are no sockets, are left out."""
     found = (_socket(body) for kind, body in _messages(piece) if kind == _SOCK_DIAG_BY_FAMILY)
     return [one for one in found if one is not None]
 
 
 def _messages(piece: bytes) -> Iterator[tuple[int, bytes]]:
-    """Type and body of each message."""
+    """Yield type and body of each message."""
     at = 0
     while at + _HEAD.size <= len(piece):
         length, kind, *_ = _HEAD.unpack_from(piece, at)
@@ -129,7 +130,7 @@ def _socket(body: bytes) -> TcpSocket | None:
 
 
 def _info(body: bytes) -> bytes:
-    """Its ``tcp_info``; empty: it has none."""
+    """Return the ``tcp_info`` of a message, or nothing if it has none."""
     at = _MESSAGE.size
     while at + _ATTRIBUTE.size <= len(body):
         length, kind = _ATTRIBUTE.unpack_from(body, at)

@@ -1,4 +1,4 @@
-"""Ends a rank that is overdue: SIGTERM, and SIGKILL if it has not ended by then, so that its launcher acts."""
+"""Ends an overdue rank, so that its launcher acts: with SIGTERM, and with SIGKILL if it does not end in time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FILE_SECONDS: Final = 5.0
 
 
 class Termination:
-    """The end of one rank, driven by the watch loop: nothing in it blocks. Times are monotonic seconds.
+    """Ends one rank. The watch loop drives it, and nothing in it blocks. Times are monotonic seconds.
 
-    A rank that continues, or ends on its own, before the first signal is left alone.
+    If the rank continues, or ends on its own, before the first signal, no signal is sent.
     """
 
     def __init__(self, process: RankProcess, grace: float) -> None:
@@ -31,7 +31,7 @@ class Termination:
         self._has_begun = False
 
     def want(self, now: float) -> None:
-        """The rank is to end."""
+        """Request the end of the rank."""
         if not self._has_begun and self._wanted_at is None:
             self._wanted_at = now
 
@@ -39,7 +39,8 @@ class Termination:
         """Continue.
 
         Args:
-            is_overdue: it still is. is_writing: its file is being written.
+            is_overdue: True if the rank is still overdue.
+            is_writing: True while its flight-recorder file is being written.
             announce: called before the first signal.
         """
         if self._has_begun:
@@ -53,7 +54,7 @@ class Termination:
     def _begin(self, now: float, announce: Callable[[], None]) -> None:
         self._wanted_at = None
         self._has_begun = True
-        if not self._process.send_signal(0):  # which only tries
+        if not self._process.send_signal(0):  # signal 0 only tests whether a signal could be sent
             _log.error(
                 "this rank is overdue, but cannot be ended: its process has ended, or cannot be signalled safely"
             )

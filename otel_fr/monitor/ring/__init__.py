@@ -1,1 +1,1 @@
-"""Follows the rank's ring: new and ended calls, fingerprints, and what the program tells of its progress."""
+"""Follows the rank's ring: new and ended calls, fingerprints, and the program's heartbeats, sections and steps."""

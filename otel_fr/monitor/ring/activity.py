@@ -1,6 +1,6 @@
-"""When a heartbeat or a section is overdue: functions of what the program reported, the limits and the time only.
+"""Decides when a heartbeat or a section is overdue, from the program's activity, the limits and the time only.
 
-All times are the rank's monotonic clock in nanoseconds, limits are in seconds.
+Times are in nanoseconds of the rank's monotonic clock. Limits are in seconds.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ OUTSIDE: Final = "outside"
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Something that may last too long.
+    """An activity that may last too long.
 
     Attributes:
-        kind: `HEARTBEAT`, `SECTION` or `OUTSIDE`. name: of a section.
-        since_ns: when it began. limit_s: None: it has no limit. number: of a section, unique in the process.
+        kind: `HEARTBEAT`, `SECTION` or `OUTSIDE`.
+        name: the section's name.
+        since_ns: when the activity began.
+        limit_s: how long it may last; None: no limit.
+        number: the section's number, unique in the process.
     """
 
     kind: str
@@ -40,13 +43,13 @@ class Watched:
 
     @property
     def identity(self) -> tuple[str, int, int]:
-        """The same until it is over."""
+        """Identifies the activity until it ends."""
         return self.kind, self.number, self.since_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Limits of the environment (`otel_fr.config.Config`), in seconds; 0: none."""
+    """Limits from the environment (`otel_fr.config.Config`), in seconds; 0: none."""
 
     heartbeat: float = 0.0
     outside: float = 0.0
@@ -54,14 +57,14 @@ class Given:
 
 
 def watched(beats: Beats, sections: Sequence[Activity], given: Given, *, exiting: bool = False) -> list[Watched]:
-    """What the rank is in now: its open sections, the time since its last heartbeat, or the time outside all sections.
+    """Return the rank's present activities: open sections, time since the last heartbeat, time outside all sections.
 
-    What the program gives takes precedence over the environment. While a section with a limit is open, that limit holds
+    The program's limits take precedence over the environment's. While a section with a limit is open, that limit holds
     and no heartbeat is due.
 
     Args:
-        sections: open, of threads that live.
-        exiting: the interpreter ends: no heartbeat is due any more, and no section begins.
+        sections: the open sections of living threads.
+        exiting: True if the interpreter ends. No heartbeat is due any more, and no section begins.
     """
     found = [_section(section, given) for section in sections]
     if exiting:
@@ -79,7 +82,7 @@ def _section(section: Activity, given: Given) -> Watched:
 
 def _heartbeat(beats: Beats, others: list[Watched], timeout: float) -> Watched | None:
     if beats.last_ns:
-        # The end of a section in which no heartbeat was due is as good as one.
+        # The end of a section counts like a heartbeat: in the section, none was due.
         since, limit = max(beats.last_ns, beats.last_end_ns), beats.limit_ms / 1000 or timeout or None
     elif beats.since_ns and beats.first_limit_ms:
         since, limit = max(beats.since_ns, beats.last_end_ns), beats.first_limit_ms / 1000
@@ -91,7 +94,7 @@ def _heartbeat(beats: Beats, others: list[Watched], timeout: float) -> Watched |
 
 
 def reported(items: Iterable[Watched], now_ns: int) -> tuple[ReportedActivity, ...]:
-    """As the rank report has it: what is overdue first, then what has lasted longest."""
+    """Return the activities for the rank report: overdue ones first, then those that have lasted longest."""
     ordered = sorted(items, key=lambda item: (not item.is_overdue(now_ns), item.since_ns))
     return tuple(
         [

@@ -1,4 +1,4 @@
-"""Follows what the program tells of its progress in the ring: what is overdue, and what has ended."""
+"""Follows the program's heartbeats, sections and steps in the ring: which are overdue, and which have ended."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from otel_fr.ring import Activity, RingReader
 
 
 class ActivityWatch:
-    """What the monitor knows of one rank's heartbeats, sections and steps.
+    """Follows one rank's heartbeats, sections and steps.
 
     Attributes:
-        sections: open. step: the current one.
+        sections: the open sections.
+        step: the current step.
     """
 
     def __init__(self, reader: RingReader, config: Config) -> None:
@@ -30,7 +31,7 @@ class ActivityWatch:
         self.step: Activity | None = None
 
     def poll(self, now_ns: int) -> list[Activity]:
-        """Read the ring again; returns the sections and steps that have ended since the last call."""
+        """Read the ring again. Return the sections and steps that have ended since the last call."""
         reader = self._reader
         if reader is None:
             return []
@@ -46,7 +47,7 @@ class ActivityWatch:
         return [*self.sections, *([] if self.step is None else [self.step])]
 
     def _lives(self, section: Activity) -> bool:
-        """The thread that began it has not ended."""
+        """Return True if the thread that began the section has not ended."""
         if not section.native_id or section.native_id == self._ring.pid:
             return True
         return os.path.exists(f"/proc/{self._ring.pid}/task/{section.native_id}") or not os.path.exists(
@@ -56,20 +57,21 @@ class ActivityWatch:
     # ---- what is overdue
 
     def new_overdue(self, now_ns: int) -> list[Watched]:
-        """What has become overdue since the last call."""
+        """Return the activities that have become overdue since the last call."""
         overdue = [item for item in self._watched if item.is_overdue(now_ns)]
         new = [item for item in overdue if item.identity not in self._known]
         self._known = {item.identity for item in overdue}
         return new
 
     def is_overdue(self, now_ns: int) -> bool:
-        """Something is, as far as the last `poll` read."""
+        """Return True if some activity of the last `poll` is overdue."""
         return any(item.is_overdue(now_ns) for item in self._watched)
 
     def reported(self, now_ns: int) -> tuple[ReportedActivity, ...]:
-        """For the rank report."""
+        """Return the activities for the rank report."""
         return self._kept or activity.reported(self._watched, now_ns)
 
     def keep(self, now_ns: int) -> None:
-        """The rank is ended because of what is overdue. Report this from now on: its handlers may end sections."""
+        """Report the present overdue activities from now on. They are why the rank is ended, but the rank's handlers
+        may end sections meanwhile."""
         self._kept = tuple([item for item in activity.reported(self._watched, now_ns) if item.is_overdue])

@@ -1,4 +1,4 @@
-"""Where in the program a rank made its latest collectives: ranks are compared, and one may have left calls out."""
+"""Reports where in the program a rank made its latest collectives. Ranks are compared: one may have left out calls."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from otel_fr.ring import KIND_COLLECTIVE, RingReader, SiteDef
 from otel_fr.stacks import ALPHABET
 
 MAX_FRAMES: Final = 4
-"""Innermost frames that are reported: those that tell call sites apart (`otel_fr.capture.sites`)."""
+"""How many innermost frames are reported. These distinguish call sites (`otel_fr.capture.sites`)."""
 UNKNOWN: Final = " "
-"""In place of a call whose record or place is not known."""
+"""Stands for a call whose record or place is unknown."""
 
 
 def call_lines(reader: RingReader) -> tuple[ReportedLines, ...]:
-    """Of the newest `MAX_LINES` calls; of the groups used last, the last one first."""
+    """Return the places of the newest `MAX_LINES` calls, by group. The group used last comes first."""
     by_group: dict[str, dict[int, SiteDef]] = {}
     for record in reader.records(max(reader.first_record, reader.head - MAX_LINES)):
         if record.kind == KIND_COLLECTIVE and not record.destroys:
@@ -27,7 +27,7 @@ def call_lines(reader: RingReader) -> tuple[ReportedLines, ...]:
 
 
 def _reported(group: str, sites: dict[int, SiteDef]) -> ReportedLines:
-    """As many of the newest calls as have different places for which there are characters."""
+    """Return the places of a group's newest calls, until `ALPHABET` has no letter for another place."""
     places: dict[tuple[str, ...], str] = {}
     known: dict[SiteDef, tuple[str, ...]] = {}
     last, calls = max(sites), []

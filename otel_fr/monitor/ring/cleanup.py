@@ -1,4 +1,4 @@
-"""Removal of the files of ranks that have ended; also of those whose monitors were killed before they could do it."""
+"""Removes stale ring files: the rank has ended, and its monitor was killed before it could remove them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from otel_fr.ring import ProcessState, RingFormatError, RingReader, pid_namespac
 from otel_fr.torch_recorder import SOCKET_KEY
 
 KEEP_SECONDS = 7 * 86_400.0
-"""How long such a file is kept for inspection, if the rank did not end cleanly, from its modification time. Writes
-through a mapping may not change that time, so the file of a long job can be much newer than it seems."""
+"""How long a file is kept for inspection if the rank did not end cleanly, counted from its modification time. Writes
+through a mapping may not change this time, so the file of a long job can be much newer than it seems."""
 
 _NAME = re.compile(r"rank\d+-(\d+)\.ring(\.\d+)?(\.stacks|\.recorder)?")
 
 
 def remove_stale_rings(folder: Path, now: float | None = None) -> int:
-    """Remove what ended ranks have left in a ring folder: rings that show no fault, and all old files.
+    """Remove files of ended ranks from a ring folder: rings that show no fault, and all old files.
 
-    Returns how many rings and old files. Never raises `OSError`.
+    Returns the number of removed rings and old files. Never raises `OSError`.
 
     Args:
         now: Unix time.
@@ -56,11 +56,11 @@ def remove_beside(meta: Mapping[str, object]) -> None:
 
 
 def _ended_cleanly(ring: Path) -> bool:
-    """True for the ring of a rank that said it ends cleanly, whose monitor is gone: it shows no fault."""
+    """Return True if the rank said that it ends cleanly and its monitor has ended: the ring shows no fault."""
     try:
         with RingReader.open(ring) as reader:
             space = pid_namespace()
-            # In another container, its pids belong to other processes.
+            # The pids of another container's ring belong to other processes here.
             is_of_here = bool(space) and reader.meta.get("pid_namespace") == space
             return is_of_here and reader.state == ProcessState.CLEAN and not _alive(reader.monitor_pid)
     except RingFormatError:

@@ -1,9 +1,9 @@
 """The running fingerprints of one rank's process groups (`otel_fr.fingerprint`), from the records of the ring.
 
-Ranks report at different times, and compare only what they both reported. So each reports its fingerprint at numbers
-that are the same on all ranks, multiples of `STEP`: of a multiple that it passes about once between two reports. It
-also reports the fingerprint of all calls so far, which ranks at the same number can compare: so jobs with few calls are
-covered.
+Ranks report at different times, and only fingerprints at equal numbers can be compared. So each rank reports its
+fingerprint at a multiple of `STEP`. It chooses a step that it passes about once between two reports. Each rank also
+reports the fingerprint of all calls so far, which can be compared between ranks at the same number. This covers jobs
+with few calls.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from otel_fr.ring import KIND_COLLECTIVE, Record, SignatureDef
 
 _SHIFT: Final = STEP.bit_length() - 1
 LEVEL_SHIFT: Final = 2
-"""Each level has a step that is 2^2 times the step of the level before."""
+"""Each level has a step that is 2^2 times the step of the previous level."""
 LEVELS: Final = 9
-"""The last level's step is 2^20: a rank that reports every five seconds would make 200,000 calls a second."""
+"""The last level's step is 2^20. A rank that reports every five seconds would need 200,000 calls a second for it."""
 MAX_HASHES: Final = 4_096
-"""Signatures whose hash is remembered, so that a job with ever new shapes takes no more memory."""
+"""How many signatures' hashes are remembered. A job with ever new shapes must not take ever more memory."""
 SETTLED_NS: Final = 1_000_000_000
-"""After so long, no further call of the newest batch is expected."""
+"""After this time, no further call of the newest batch is expected."""
 
 Fingerprint = tuple[int, ...]
-"""The first number that is covered, and then, in turn, a number and the fingerprint of the calls up to that one.
+"""The first covered number, then pairs of a number and the fingerprint of the calls up to this number.
 
-At the end, if it is not 0: what the recorder did not tell of these calls (`otel_fr.fingerprint.untold`)."""
+If not 0, `otel_fr.fingerprint.untold` of these calls comes last: what the recorder did not record of them."""
 
 
 class _OfGroup:
     """The fingerprint of one group.
 
     Attributes:
-        since: the first number that is covered.
-        number: of the newest call. index: of that call in its batch. newest_ns: when it was enqueued.
-        before: the sum of all calls before that number. total: of all calls.
-        levels: by level, the number and the sum at its newest multiple.
+        since: the first covered number.
+        number, index, newest_ns: number of the newest call, its index in its batch, and when it was enqueued.
+        before: sum of all calls before ``number``.
+        total: sum of all calls.
+        levels: for each level, the number and the sum at its newest multiple.
         reported: the newest number of the last report.
-        untold: what the recorder did not tell of some call (`otel_fr.fingerprint.untold`).
+        untold: what the recorder did not record of some call (`otel_fr.fingerprint.untold`).
     """
 
     __slots__ = ("before", "index", "levels", "newest_ns", "number", "reported", "since", "total", "untold")
@@ -55,7 +56,7 @@ class _OfGroup:
         self.untold = 0
 
     def pass_step(self, number: int) -> None:
-        """The call with that number comes next, beyond a multiple of `STEP`: keep the sum up to there."""
+        """Keep the sum up to a multiple of `STEP`, because the next call, ``number``, is beyond it."""
         multiple = number >> _SHIFT
         mark = (multiple << _SHIFT) - 1, self.total
         for level in range(LEVELS):
@@ -81,18 +82,18 @@ class _OfGroup:
 
 
 class Fingerprints:
-    """Those of one rank in one run."""
+    """The fingerprints of one rank in one run."""
 
     def __init__(self, first: int = 0) -> None:
         """``first``: the first record of the run."""
         self._next = first
         self._groups: dict[str, _OfGroup] = {}
         self._has_lost = False
-        # By object identity, as the span builder's templates; the last item keeps the id from being used again.
+        # By object identity, like the span builder's templates. The last item keeps the id from being reused.
         self._hashes: dict[int, tuple[int, int, SignatureDef]] = {}
 
     def take(self, records: Iterable[Record]) -> None:
-        """Add new records, in the order of the ring. After one that is missing, all groups begin anew."""
+        """Add new records, in the order of the ring. After a missing record, all groups start again."""
         groups, hashes, expected = self._groups, self._hashes, self._next
         for record in records:
             if record.record_id != expected:
@@ -106,7 +107,7 @@ class Fingerprints:
             if group is None:
                 if len(record.group.ranks) == 1:
                     continue
-                # Of the first batch after a loss, some calls may be among those that are lost.
+                # After a loss, some calls of the first batch may be lost.
                 group = groups[record.group.id] = _OfGroup(number + 1 if self._has_lost and number > 1 else number)
             known = hashes.get(id(signature)) or self._hash(signature)
             hashed = known[0]
@@ -120,13 +121,13 @@ class Fingerprints:
             elif number == group.number and number >= group.since:
                 group.index += 1
                 group.total = group.total + term(hashed, number, group.index) & MASK
-            elif number >= group.since:  # not in order: what was kept does not cover it
+            elif number >= group.since:  # out of order: the sums do not cover this call, so start again
                 groups[record.group.id] = _OfGroup(group.number + 1)
             group.newest_ns = record.issued_ns
         self._next = expected
 
     def report(self, now_ns: int, *, is_over: bool = False) -> dict[str, Fingerprint]:
-        """By group id. ``now_ns``: monotonic; ``is_over``: the rank enqueues nothing more."""
+        """Return the fingerprints by group id. ``now_ns``: monotonic. ``is_over``: the rank enqueues no more calls."""
         found = {}
         for id_, group in self._groups.items():
             found[id_] = group.report(is_over or now_ns - group.newest_ns >= SETTLED_NS)
@@ -145,10 +146,10 @@ class Fingerprints:
 
 
 def of_range(calls: Sequence[tuple[int, SignatureDef]], first: int, last: int, parts: int) -> Fingerprint:
-    """The fingerprint of the calls from number ``first`` to ``last``, at about ``parts`` numbers that lie evenly.
+    """Return the fingerprint of the calls from ``first`` to ``last``, at about ``parts`` evenly spaced numbers.
 
     Args:
-        calls: number and signature of each, rising; with all calls of the range.
+        calls: (number, signature) of all calls in the range, in ascending order.
     """
     step = max(1, -(-(last - first + 1) // parts))
     found, total, at, before, index, missing = [first], 0, first + step - 1, -1, 0, 0

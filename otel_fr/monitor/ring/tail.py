@@ -1,4 +1,4 @@
-"""Follows the ring: which calls are new, which have ended, which are still in flight."""
+"""Follows the ring: which calls are new, which have ended, and which are still in flight."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from otel_fr.ring import KIND_COLLECTIVE, GroupDef, GroupProgress, Record, Recor
 from otel_fr.stacks import is_of_cpp
 
 KEPT_FAILED = 16
-"""Failed calls kept for reports (docs/reference/rank-report.md)."""
+"""How many failed calls are kept for reports (docs/reference/rank-report.md)."""
 MAX_CHECKED = 2048
-"""Calls in flight checked in one poll: a ring may be full of them, and a poll happens ten times a second."""
+"""Most calls in flight checked in one poll: a ring may be full of them, and there are ten polls a second."""
 MAX_NEW = 20_000
-"""New calls read in one poll: a ring may hold millions, and the monitor's memory is bounded."""
+"""Most new calls read in one poll: a ring may hold millions, and the monitor's memory is bounded."""
 MAX_BEYOND_RING = 1024
-"""Calls in flight that are kept although the ring has overwritten them."""
+"""How many calls in flight are kept although the ring has overwritten them."""
 
 
 @dataclass(slots=True)
 class Callers:
-    """Who enqueues the calls of a group. ``ident``, ``name``: of the Python thread that did so last; 0: none has."""
+    """Who enqueues the calls of a group: number of calls, and the last Python thread that did (``ident`` 0: none)."""
 
     calls: int = 0
     ident: int = 0
@@ -34,7 +34,7 @@ class Callers:
 
 
 class Reached(NamedTuple):
-    """How far the rank came in a group, as its records show: numbers of collectives; 0: none."""
+    """The rank's progress in a group by its records: sequence numbers of collectives; 0: none."""
 
     group: GroupDef
     enqueued: int
@@ -42,26 +42,27 @@ class Reached(NamedTuple):
 
 
 class Tail:
-    """Follows one ring. Every record is returned by `poll` exactly once, when it has ended.
+    """Follows one ring. `poll` returns every record exactly once, when its call has ended.
 
-    A call that destroys a group waits for no other rank and is no progress: it counts only as long as it is in flight.
+    A call that destroys a group waits for no other rank and is no progress. It counts only while it is in flight.
 
     Attributes:
-        in_flight: by record id, oldest first.
-        uncertain: by group id, the newest call whose backend does not show when it ends.
+        in_flight: calls in flight by record id, oldest first.
+        uncertain: by group id: the newest call whose backend does not show when it ends. Like `failed`, `last` and
+            `moved_ns`, it ignores calls that destroy groups.
         failed: the last calls that failed, newest last.
-        last: the newest call, apart from those that destroy groups; so are `uncertain`, `failed` and `moved_ns`.
-        reached: by group id, the group, its last collective enqueued, and its last one completed, as far as read.
+        last: the newest call.
+        reached: by group id: the group, its last enqueued and its last completed collective, as far as read.
         moved_ns: when a call was last enqueued or ended, as far as read; 0: never.
-        ended: how many calls have ended.
-        fingerprints: of the calls of each group.
-        missed: calls in flight whose end was not seen before their slots were overwritten.
+        ended: number of calls that have ended.
+        fingerprints: fingerprints of the calls of each group.
+        missed: number of calls in flight that the ring has overwritten before their end was seen.
     """
 
     def __init__(self, reader: RingReader, first: int = 0, devices: DeviceCalls | None = None) -> None:
         """Args:
         first: the first record to follow.
-        devices: what PyTorch's recorder shows of calls whose backend does not show when they end.
+        devices: PyTorch's recorder, for calls whose backend does not show when they end.
         """
         self._reader = reader
         self._devices = devices or DeviceCalls()
@@ -81,21 +82,21 @@ class Tail:
 
     @property
     def caller(self) -> tuple[int, str]:
-        """Where the rank is: ident and name of the Python thread that enqueues its calls, mostly the main thread.
+        """Ident and name of the Python thread that enqueues the rank's calls, mostly the main thread.
 
-        Of the group with the most calls, because other threads may use groups of their own, to write a checkpoint for
-        example; calls of one group come from one thread after the other. (0, ""): not known; threads of C++, as those
-        of the backward pass, have no code of the program.
+        It is the thread that last used the group with the most calls, because other threads may use other groups, for
+        example to write a checkpoint. (0, ""): unknown. C++ threads, such as the backward pass's, do not count, because
+        they run no code of the program.
         """
         most = max(self._callers.values(), key=lambda one: one.calls, default=Callers())
         return most.ident, most.name
 
     def poll(self, everything: bool = False, until: int | None = None) -> list[Tracked]:
-        """The calls that have ended since the last poll, in the order in which they were enqueued.
+        """Return the calls that have ended since the last poll, in the order in which they were enqueued.
 
         Args:
             everything: check every call in flight, however many there are.
-            until: the first record not to be read; None: all are.
+            until: the first record that must not be read; None: read all.
         """
         ended = self._check_in_flight(None if everything else MAX_CHECKED)
         head = self._reader.head if until is None else until
@@ -113,7 +114,7 @@ class Tail:
         return ended
 
     def _settle(self) -> list[Tracked]:
-        """What PyTorch's recorder has shown: the calls that have ended. Others are in flight by the device."""
+        """Apply what PyTorch's recorder has shown. Return the calls that have ended; others are put in `in_flight`."""
         ended: list[Tracked] = []
         is_ordered = True
         for item in self._devices.settle():
@@ -134,7 +135,7 @@ class Tail:
         return ended
 
     def is_behind(self, until: int | None = None) -> bool:
-        """There are records (before ``until``) that were not read yet."""
+        """Return True if there are unread records (before ``until``)."""
         return (self._reader.head if until is None else until) > self._next
 
     def _reach(self, record: Record) -> None:
@@ -147,7 +148,7 @@ class Tail:
         self.reached[record.group.id] = Reached(record.group, enqueued, completed)
 
     def forget(self, groups: Iterable[str]) -> None:
-        """Remove these groups from `reached`."""
+        """Forget these groups."""
         for id_ in groups:
             self.reached.pop(id_, None)
             self._callers.pop(id_, None)
@@ -185,14 +186,14 @@ class Tail:
             callers.ident, callers.name = record.thread_ident, record.thread
 
     def _end(self, item: Tracked, ended: list[Tracked]) -> None:
-        """The ring says that the call has ended. If it does not know when, PyTorch's recorder may."""
+        """Handle a call that has ended according to the ring. PyTorch's recorder may know its end better."""
         if self._devices.holds(item.record):
             self._devices.hold(item)
         else:
             ended.append(item)
 
     def _gap(self, issued_ns: int, ends: list[int]) -> float | None:
-        """``ends``: of the calls of this poll, sorted."""
+        """Return the seconds since the last call's end. ``ends``: sorted ends of this poll's calls."""
         count = bisect_right(ends, issued_ns)
         before = max(ends[count - 1] if count else 0, self._last_end_ns)
         return (issued_ns - before) / 1e9 if 0 < before <= issued_ns else None
@@ -215,7 +216,7 @@ class Tail:
             self.last = next((item for item in ended if item.record.record_id == wanted), last_item)
 
     def _check_in_flight(self, limit: int | None) -> list[Tracked]:
-        """Move calls that have ended out of `in_flight`; with a limit, other calls are checked each time."""
+        """Remove ended calls from `in_flight`, and return them. With a limit, each poll also checks other calls."""
         if not self.in_flight:
             return []
         if limit is None or len(self.in_flight) <= limit:
@@ -249,14 +250,14 @@ class Tail:
         return ended
 
     def _note_uncertain(self, item: Tracked) -> None:
-        """The backend has returned, and does not show when the call ends: as for a call that was never in flight."""
+        """Note a call whose backend has returned and does not show when the call ends, as if it was never in flight."""
         record = item.record
         reached = self.reached.get(record.group.id)
         if record.state is RecordState.UNKNOWN and reached is not None and record.coll_seq >= reached.enqueued:
             self.uncertain.setdefault(record.group.id, item)
 
     def _check_overwritten(self, items: Iterable[Tracked]) -> None:
-        """Their records are gone, but the group's counts still show whether they can be in flight."""
+        """Remove overwritten calls that cannot be in flight any more, according to the counts of their groups."""
         rows = {row.group.id: row for row in self._reader.groups()}
         kept = 0
         for item in items:
