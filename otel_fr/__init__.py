@@ -97,16 +97,16 @@ def dump(reason: str = "request") -> None:
 
 
 def on_peer_failure(callback: Callable[[PeerFailure], object]) -> Callable[[], None]:
-    """Call ``callback`` when the collector says that a rank has failed that shares a process group with this one.
+    """Call ``callback`` when the collector reports the failure of a rank that shares a process group with this one.
 
-    It gets a `PeerFailure`, on a thread of otel-fr's own, once for each failure, also for those that are known already.
-    An exception that it raises is logged; if it hangs, it alone gets no further calls.
+    It receives a `PeerFailure`, once for each failure, including failures that are already known, on a thread of
+    otel-fr's own. An exception that it raises is logged. If it hangs, only this callback receives no further calls.
 
     Returns:
-        A function that ends this.
+        A function that ends the subscription.
 
     Raises:
-        TypeError: it is no function.
+        TypeError: ``callback`` is not a function.
         RuntimeError: 64 callbacks are registered.
     """
     from otel_fr.fault_tolerance.peers import peers
@@ -115,20 +115,21 @@ def on_peer_failure(callback: Callable[[PeerFailure], object]) -> Callable[[], N
 
 
 def reconfigure(*, timeout: float = 60.0, minimum: int = 1) -> tuple[int, int]:
-    """Form the default process group anew of the ranks that call this, and return this process's rank and the size.
+    """Re-form the default process group from the ranks that call this, and return this process's rank and the size.
 
-    Takes torch 2.14 or later, a group made with ``init_process_group(..., enable_reconfigure=True)``, and a store that
-    outlives ranks, as torchrun's agent keeps. All ranks call it once after ``init_process_group``, since such a group
-    cannot be used before, and later each rank whose collective failed. Ranks that are not known to have failed have ten
-    seconds to come. Ranks are numbered anew, in their order. Other process groups stay as they were, with ranks as
-    numbered before: create those anew that are used.
+    This needs torch 2.14 or later, a group made with ``init_process_group(..., enable_reconfigure=True)``, and a store
+    that outlives ranks, such as the store of torchrun's agent. All ranks call it once after ``init_process_group``,
+    because such a group cannot be used before. Later, each rank whose collective failed calls it. Ranks that are not
+    known to have failed have ten seconds to come. Ranks are renumbered in their order. Other process groups stay as
+    they were, with the old ranks: create again those that are used.
 
     Args:
         timeout: seconds until the members must be agreed on.
         minimum: least number of ranks; the first time all are needed.
 
     Raises:
-        ReconfigureError: it cannot be done; the text says why. A rank that the others went on without gets it, too.
+        ReconfigureError: it cannot be done; the text says why. Also raised in a rank without which the others
+            continued.
     """
     from otel_fr.capture import reconfigure
 

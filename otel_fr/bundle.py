@@ -1,4 +1,4 @@
-"""``otel-fr bundle``: what a colleague or a vendor needs to look into a fault, as one file, and nothing else."""
+"""``otel-fr bundle``: one file with what a colleague or a vendor needs to look into a fault, and nothing else."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from otel_fr.sizes import size_text
 _USAGE: Final = 2
 _REDACTED: Final = "(redacted)"
 _VARIABLES: Final = ("OTEL_", "TORCH_", "TORCHELASTIC_", "NCCL_", "SLURM_")
-"""Beginnings of the names of the environment variables that go in."""
+"""Prefixes of the environment variables that the bundle contains."""
 _SECRET: Final = r"(?:token|secret|passw?|pwd?\b|_pw\b|key|cred|header|auth|cookie|jwt|webhook|\bsig\b|signature)"  # noqa: S105 - names of such
 _SECRET_NAME: Final = re.compile(_SECRET, re.IGNORECASE)
 _SECRET_PART: Final = re.compile(rf"({_SECRET}[\w.-]*(?:\s*[=:]\s*|\s+)).*", re.IGNORECASE | re.DOTALL)
-"""Of a value, to its end: ``api.key=...``, ``--token ...``, ``?access_token=...``."""
+"""In a value, a secret up to the end: ``api.key=...``, ``--token ...``, ``?access_token=...``."""
 _SECRET_VALUE: Final = re.compile(
     r"-----BEGIN|\bAKIA[0-9A-Z]{12}|\bgh[a-z]_\w{16}|\bsk-[\w-]{16}|\bxox[a-z]-|\beyJ[\w-]+\.[\w-]+\.|[^\s/@:]+:[^\s/@]+@|\s-u\s"
 )
@@ -49,7 +49,7 @@ _PACKAGES: Final = re.compile(
 )
 _TOPOLOGY: Final = ("nvidia-smi", "topo", "-m")
 _MAX_LISTED: Final = 8
-"""Flight-recorder files that are listed on the terminal; ``CONTENTS.txt`` lists all."""
+"""Flight-recorder files that the terminal lists. ``CONTENTS.txt`` lists all."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file and print what is in it."""
+    """Write the file and print its contents."""
     newest = newest_folder() if args.folder is None else None
     folder: Path | None = newest[0] if newest else args.folder
     made = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -106,7 +106,7 @@ def _json(value: object) -> str:
 
 
 def _texts(analysis: Analysis | None, env: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Name -> (what it is, its text) of what is made here."""
+    """Yield name -> (what it is, its text) for the texts that are made here."""
     if analysis is not None and analysis.run is not None:
         yield "verdict.txt", ("what otel-fr analyze says", clean(to_text(analysis)))
         yield (
@@ -130,7 +130,7 @@ def _texts(analysis: Analysis | None, env: Mapping[str, str]) -> Iterator[tuple[
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that matter, without tokens, headers, passwords and credentials in URLs."""
+    """Return the variables that matter, without tokens, headers, passwords and credentials in URLs."""
     return {name: _redacted(name, value) for name, value in sorted(env.items()) if name.startswith(_VARIABLES)}
 
 
@@ -142,7 +142,7 @@ def _redacted(name: str, value: str) -> str:
 
 
 def _packages() -> dict[str, str]:
-    """Versions of what is installed; nothing is imported for it."""
+    """Return versions of installed packages, without importing them."""
     found = ((one.metadata["Name"] or "", one.version) for one in metadata.distributions())
     return {name: version for name, version in sorted(found) if _PACKAGES.fullmatch(name.lower())}
 
@@ -156,7 +156,7 @@ def _topology() -> str:
 
 
 def _files(analysis: Analysis) -> dict[str, Path]:
-    """Name in the bundle -> file, of the answers of NCCL's RAS and of the files that the verdict rests on."""
+    """Return name in the bundle -> file: the answers of NCCL's RAS, and the files on which the verdict rests."""
     paths = [] if analysis.run is None else [Path(os.path.abspath(dump.path)) for dump in analysis.run.dumps]
     if not paths:
         return {}
@@ -167,15 +167,15 @@ def _files(analysis: Analysis) -> dict[str, Path]:
 
 
 def _is_own(path: Path) -> bool:
-    """A file, and no link to one: nothing but its name says what it is."""
+    """True for a file that is not a link: a link's target may be anything, whatever its name says."""
     return stat.S_ISREG(path.lstat().st_mode)
 
 
 def _write(output: Path, texts: Mapping[str, tuple[str, str]], files: Mapping[str, Path]) -> None:
-    """Write the archive, readable by its owner only.
+    """Write the archive, readable only by its owner.
 
     Raises:
-        OSError: it is there already, or cannot be written, or a file cannot be read; then there is no part of it.
+        OSError: it exists already or cannot be written, or a file cannot be read. Then no part of it remains.
     """
     listed = [f"{name}: {what}" for name, (what, _) in texts.items()] + [f"{name}: {files[name]}" for name in files]
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -192,7 +192,7 @@ def _write(output: Path, texts: Mapping[str, tuple[str, str]], files: Mapping[st
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    entry = tarfile.TarInfo(f"otel-fr-bundle/{name}")  # with nobody's name or id
+    entry = tarfile.TarInfo(f"otel-fr-bundle/{name}")  # without a user's name or id
     entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
     archive.addfile(entry, io.BytesIO(data))
 

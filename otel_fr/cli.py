@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     args, unknown = parser.parse_known_args(arguments)
-    if unknown:  # argparse itself would answer with the usage of otel-fr, which lists no option of the subcommand
+    if unknown:  # argparse would print the usage of otel-fr, which lists no options of the subcommand
         command = commands.choices[args.command]
         known = re.findall(r"--[\w-]+", command.format_usage())
         flags = (one.partition("=")[0] for one in unknown if one.startswith("--"))
@@ -191,7 +191,7 @@ def _complete_streams() -> None:
 
 
 def _drop_output() -> None:
-    """What is still buffered for stdout goes nowhere, so that Python's own flush at the end does not fail."""
+    """Discard what is still buffered for stdout, so that Python's own flush at the end does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,9 +1,8 @@
 """Every environment variable that otel-fr reads, in one place (docs/reference/environment.md lists them).
 
-`otel_fr.checks.settings` says what the variables of node checks mean.
-
-The ``OTEL_EXPORTER_OTLP_*`` transport settings (headers, TLS, compression, timeouts) are read by
-OpenTelemetry's own exporters; here they only decide whether otel-fr is active.
+`otel_fr.checks.settings` has the meaning of the variables of node checks. OpenTelemetry's own exporters read the
+``OTEL_EXPORTER_OTLP_*`` transport settings (headers, TLS, compression, timeouts); here, they only decide whether
+otel-fr is active.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ _log = logging.getLogger("otel_fr")
 DEFAULT_BUFFER_SIZE = 20_000
 DEFAULT_STALL_SECONDS = 5.0
 STALL_SHARE = 0.8
-"""Share of the stall time after which a rank's monitor sends evidence and writes a file, so that the collector has the
-evidence once the stall time is over."""
+"""Share of the stall time after which a rank's monitor sends evidence and writes a file, so that the evidence has
+reached the collector by the end of the stall time."""
 MAX_BUFFER_SIZE = 10_000_000
 MAX_INHERITED_BUFFER_SIZE = 100_000
-"""Of PyTorch's variables: they count entries, and are often given in bytes (2097152 would take 448 MiB a rank)."""
+"""Limit for PyTorch's variables: they count entries, but often have bytes (2097152 would take 448 MiB a rank)."""
 CERTIFICATE_VARIABLE = "OTEL_EXPORTER_OTLP_CERTIFICATE"
-"""Of the OTLP endpoint; also for the collector's HTTP address, where a rank or its launcher asks it."""
+"""For the OTLP endpoint; also for the collector's HTTP address, if a rank or its launcher asks it."""
 COLLECTOR_VARIABLE = "OTEL_FR_COLLECTOR"
 ATTEMPT_VARIABLE = "OTEL_FR_ATTEMPT"
 NODES_CHANGED_VARIABLE = "OTEL_FR_NODES_CHANGED"
-"""Set by `otel_fr.rendezvous`: a file that is there once the ranks of this attempt end because nodes come."""
+"""Set by `otel_fr.rendezvous`: a file that exists once the ranks of this attempt end because nodes join."""
 TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token
 DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
 """The collector's address for ``otel-fr top``, ``otel-fr incidents`` and checks. Ranks do not read these variables."""
@@ -37,17 +36,17 @@ DUMP_FORMATS = ("pickle", "json", "both")
 CAPTURES = ("auto", "hook")
 CAPTURE_VARIABLE = "OTEL_FR_CAPTURE"
 RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""PyTorch's: how many entries its own recorder keeps; the first that is set is used (FlightRecorder.hpp)."""
+"""PyTorch's: how many entries its own recorder keeps. The first that is set is used (FlightRecorder.hpp)."""
 CAPTURE_ENGINES = ("auto", "compiled", "python")
 PEER_FAILURE_ACTIONS = ("ignore", "abort", "exit")
 ON_PEER_FAILURE = "OTEL_FR_ON_PEER_FAILURE"
 DEFAULT_PEER_TIMEOUT = 5.0
 DEFAULT_EXIT_GRACE = 10.0
 EXPORTERS = {"traces": "OTEL_TRACES_EXPORTER", "logs": "OTEL_LOGS_EXPORTER", "metrics": "OTEL_METRICS_EXPORTER"}
-"""By signal, the variable that switches it off with ``none``."""
+"""Signal -> the variable that switches it off with ``none``."""
 METRIC_INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 DEFAULT_METRIC_INTERVAL = 15.0
-"""Seconds; OpenTelemetry's default of a minute is long for whoever waits for the first numbers of a job."""
+"""Seconds. OpenTelemetry's default of a minute is long for a user who waits for the first numbers of a job."""
 SAMPLERS = (
     "parentbased_always_on",
     "always_on",
@@ -111,7 +110,7 @@ VARIABLES = frozenset(
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _TORCHS_TRUE = frozenset({"y", "yes", "1", "t", "true"})
-"""For ``getCvarBool`` of torch's Utils.hpp."""
+"""Values that ``getCvarBool`` of torch's Utils.hpp takes for true."""
 _BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 _SWITCHES = {
     "OTEL_FR_ENABLED": {"0", "false", "no", "off"},
@@ -127,7 +126,7 @@ def has_endpoint(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def endpoint_address(url: str) -> tuple[str, int]:
-    """Host and port of an OTLP endpoint. Raises ValueError: it is no address."""
+    """Return host and port of an OTLP endpoint. Raise ValueError if it is not an address."""
     from urllib.parse import urlsplit  # not where only a training process reads this module
 
     parts = urlsplit(url if "//" in url else f"//{url}")
@@ -140,13 +139,13 @@ def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def disabled_by(env: Mapping[str, str]) -> str:
-    """The variable that switches recording off; "": none does."""
+    """Return the variable that switches recording off; "": none does."""
     given = {name: {word.strip().lower() for word in env.get(name, "").split(",")} for name in _SWITCHES}
     return next((name for name, words in _SWITCHES.items() if words & given[name]), "")
 
 
 def service_name() -> str:
-    """``service.name`` as the user gives it; "": it is not given."""
+    """Return ``service.name`` as the user gives it; "": it is not given."""
     own = _sendable(os.environ.get("OTEL_SERVICE_NAME", "").strip())
     return own or resource_attributes().get("service.name", "")
 
@@ -157,7 +156,7 @@ def acts_on_peer_failure() -> bool:
 
 
 def resource_attributes(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What ``OTEL_RESOURCE_ATTRIBUTES`` gives, by name; items of another form are left out."""
+    """Return the attributes of ``OTEL_RESOURCE_ATTRIBUTES`` by name; items of another form are left out."""
     text = env.get("OTEL_RESOURCE_ATTRIBUTES")
     if not text:
         return {}
@@ -168,12 +167,12 @@ def resource_attributes(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _sendable(text: str) -> str:
-    """A variable's value may be any bytes, telemetry may not."""
+    """Return text that telemetry can hold: a variable's value may be any bytes."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low: float, high: float) -> float:
-    """The value of the first usable variable, or ``default``; one that is not a number in range causes a warning."""
+    """Return the value of the first usable variable, or ``default``. Warn of one that is not a number in range."""
     unusable: list[tuple[str, str]] = []
     used = default
     for name in names:
@@ -203,7 +202,7 @@ def is_recorder_off(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def _capture(env: Mapping[str, str]) -> str:
-    """``OTEL_FR_CAPTURE``; a recorder of PyTorch's that is switched off, or shows wrong states, is not read.
+    """Return ``OTEL_FR_CAPTURE``, or "hook" if PyTorch's recorder is switched off or would show wrong states.
 
     With ``TORCH_NCCL_BLOCKING_WAIT``, no watchdog retires calls, and an old entry has the state of a later call that
     was given the same event (torch 2.14.1).
@@ -218,7 +217,7 @@ def _integer(env: Mapping[str, str], names: tuple[str, ...], default: int) -> in
 
 
 def _choice(env: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
-    """The variable's value, in small letters; the first of ``values`` if it is none of them, which causes a warning."""
+    """Return the variable's value in lower case. If it is none of ``values``, warn and return the first of them."""
     text = env.get(name, "").strip().lower() or values[0]
     if text in values:
         return text
@@ -227,7 +226,7 @@ def _choice(env: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
 
 
 def _timeouts(env: Mapping[str, str], name: str) -> dict[str, float]:
-    """Seconds by name, from ``"loading:30,evaluation:3600"``; items that have no such form cause one warning."""
+    """Return seconds by name, from ``"loading:30,evaluation:3600"``. Items without this form cause one warning."""
     found, unusable = dict[str, float](), list[str]()
     for item in filter(str.strip, env.get(name, "").split(",")):
         key, _, text = item.rpartition(":")
@@ -245,11 +244,11 @@ def _timeouts(env: Mapping[str, str], name: str) -> dict[str, float]:
 
 
 LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
-"""Of torchrun and launchers like it; of Slurm's ``srun``; of Open MPI's ``mpirun``."""
+"""Variables of torchrun and similar launchers, of Slurm's ``srun`` and of Open MPI's ``mpirun``."""
 
 
 def _sampling_ratio(env: Mapping[str, str]) -> float | None:
-    """See `Config.sampling_ratio`. As in the SDK: 1 if the sampler is not known, or the ratio not given."""
+    """Return `Config.sampling_ratio`. Like the SDK: 1 if the sampler is unknown, or the ratio not given."""
     sampler = _choice(env, "OTEL_TRACES_SAMPLER", SAMPLERS)
     if not sampler.endswith("traceidratio"):
         return None if sampler.endswith("off") else 1.0
@@ -260,11 +259,11 @@ def _sampling_ratio(env: Mapping[str, str]) -> float | None:
 
 @dataclass(frozen=True)
 class SpanBatching:
-    """How spans are sent: what OpenTelemetry's variables of the batch span processor say, ``OTEL_BSP_...``.
+    """How spans are sent, from OpenTelemetry's variables of the batch span processor (``OTEL_BSP_...``).
 
     Attributes:
         delay: longest time for which a span waits to be sent with others, seconds.
-        queue_size: spans that wait; when there are more, the oldest are dropped.
+        queue_size: spans that wait; if there are more, the oldest are dropped.
         batch_size: spans of one request. A request of 2,048 spans and its copies inside gRPC take 30 MB, more than the
             rest of the monitor.
         timeout: longest time for one request, seconds; the exporter's limit (``OTEL_EXPORTER_OTLP_TIMEOUT``) holds too.
@@ -301,11 +300,11 @@ class Config:
         dump_prefix: path prefix given by TORCH_FR_DUMP_TEMP_FILE or TORCHCOMM_FR_DUMP_TEMP_FILE, or None.
         dump_whole_name: ``dump_prefix`` is the full file name (TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME).
         ring_dir: folder of the ring file; None: /dev/shm, else the temporary folder.
-        capture: one of `CAPTURES`: "hook": PyTorch's own recorder is not read; "auto": it is, where it knows more.
+        capture: one of `CAPTURES`. "hook": PyTorch's own recorder is not read; "auto": it is, if it knows more.
         capture_engine: one of `CAPTURE_ENGINES`.
         on_peer_failure: one of `PEER_FAILURE_ACTIONS`.
         peer_timeout: seconds without a report after which a rank that others wait for counts as failed.
-        exit_grace: seconds until a rank that has to end, and does not, is ended by force.
+        exit_grace: seconds until a rank that must end, and does not, is ended by force.
         heartbeat_timeout: seconds from one heartbeat to the next; 0: no limit.
         first_heartbeat_timeout: seconds from `RankMonitorClient.init_workload_monitoring` to the first heartbeat; 0: no
             limit.

@@ -44,10 +44,10 @@ _CONNECT_SECONDS: Final = 3.0
 _AUTOLOAD: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 _MAX_RINGS: Final = 256
-"""Rings that are read for errors: more than a node has ranks."""
+"""Rings whose errors are read: more than a node has ranks."""
 
 Line = tuple[str, str, bool]
-"""Topic, what was found, and whether a rank can record, write its files and send with it."""
+"""Topic, what was found, and whether it lets a rank record, write its files and send."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def run(_: argparse.Namespace) -> int:
 
 
 def findings(env: Mapping[str, str]) -> Iterator[Line]:
-    """What a rank with this environment would find here."""
+    """Yield what a rank with this environment would find here."""
     yield "otel-fr", f"{__version__}, Python {platform.python_version()}", True
     config = Config.from_env(env)
     try:
@@ -97,7 +97,7 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
 
 
 def _sending(config: Config, env: Mapping[str, str]) -> Iterator[Line]:
-    """What is not sent because a variable says so, and whether the endpoints of the rest answer."""
+    """Yield what is not sent because a variable says so, and whether the endpoints of the rest answer."""
     off = {signal: name for signal, name in EXPORTERS.items() if env.get(name, "").strip().lower() == "none"}
     if has_endpoint(env) and off:
         what = ", ".join(off) if config.export else "everything"
@@ -135,7 +135,7 @@ def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
 
 
 class _Faults(NamedTuple):
-    """Of a rank: errors of recording, and wrong calls of heartbeats, sections and steps."""
+    """A rank's recording errors, and its wrong calls of heartbeats, sections and steps."""
 
     rank: str
     errors: int
@@ -143,11 +143,11 @@ class _Faults(NamedTuple):
 
 
 def _faults(config: Config) -> Iterator[_Faults]:
-    """Of this user's ranks that record here, or have died here; of the first `_MAX_RINGS` rings."""
+    """Yield the faults of this user's ranks that record here, or died here, from the first `_MAX_RINGS` rings."""
     for path in itertools.islice(ring_files(ring_folders(config.ring_dir)), _MAX_RINGS):
         try:
             ring = RingReader.open(path)
-        except (OSError, RingFormatError):  # it has just gone; or it is the file of stacks beside a ring
+        except (OSError, RingFormatError):  # the ring has just gone; or this is the file of stacks beside a ring
             continue
         misuses = 0 if ring.activity is None else ring.activity.misuses
         errors, meta = ring.counters["hook_errors"], ring.meta
@@ -172,7 +172,7 @@ def _ring(config: Config) -> Line:
 
 
 def _files(config: Config, env: Mapping[str, str]) -> Line:
-    """Where a rank that fails leaves its file."""
+    """Say where a rank that fails leaves its file."""
     prefix = None if config.dump_prefix is None else Path(config.dump_prefix).parent
     folder = config.dump_dir or prefix or runs_folder(env)
     if _writable(folder) is not None:
@@ -181,6 +181,6 @@ def _files(config: Config, env: Mapping[str, str]) -> Line:
 
 
 def _writable(folder: Path) -> Path | None:
-    """The folder, or where it is missing, so that a rank creates it, the one above it; None: neither can be written."""
+    """Return the folder, or its parent if a rank would create the folder; None: neither can be written."""
     place = next((path for path in (folder, *folder.absolute().parents) if os.path.exists(path)), folder)
     return place if place.is_dir() and os.access(place, os.W_OK | os.X_OK) else None

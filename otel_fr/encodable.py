@@ -1,8 +1,8 @@
-"""Text that UTF-8 can encode: lone surrogates are replaced where text enters.
+"""Text that UTF-8 can encode. Lone surrogates are replaced where text enters otel-fr.
 
-Python makes lone surrogates of bytes that are not UTF-8 in paths, arguments and environment variables (PEP 383), and
-of the JSON escapes ``\\ud800`` to ``\\udfff`` that are not pairs. No file, database, metric or protobuf message can
-hold one.
+Python makes lone surrogates from bytes that are not UTF-8 in paths, arguments and environment variables (PEP 383), and
+from JSON escapes ``\\ud800`` to ``\\udfff`` that are not pairs. No file, database, metric or protobuf message can hold
+one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 REPLACEMENT = "?"
-"""What Python's ``errors="replace"`` encodes a lone surrogate as."""
+"""The character that Python's ``errors="replace"`` writes for a lone surrogate."""
 
 
 def encodable(text: str) -> str:
@@ -20,10 +20,10 @@ def encodable(text: str) -> str:
 
 
 def load_json(text: str | bytes) -> Any:
-    """As `json.loads`, but bytes are UTF-8 only (what is not becomes U+FFFD), and all texts are `encodable`.
+    """Like `json.loads`, but bytes are always UTF-8 (invalid ones become U+FFFD), and all texts are `encodable`.
 
     Raises:
-        ValueError: it is not JSON (`json.JSONDecodeError`), or has a number of too many digits.
+        ValueError: the text is not JSON (`json.JSONDecodeError`), or has a number of too many digits.
         RecursionError: it is nested too deep.
     """
     if isinstance(text, bytes):

@@ -1,14 +1,14 @@
 """Fingerprints of the collectives that a rank has enqueued in a process group, to find out whether ranks disagree.
 
 Two ranks that made the same calls in a group have the same fingerprint, whatever they may legally differ in. A
-difference is no verdict: it says between which calls the match engine looks (`otel_fr.match.facts.legal`). This follows
-that engine's rules of what all members must agree in. Not covered is what depends on the pair of members: the pieces of
-gather, scatter and all_to_all, and sends and receives.
+difference is no verdict: it tells the match engine which calls to compare (`otel_fr.match.facts.legal`). Fingerprints
+follow that engine's rules on what all members must agree in. They leave out what depends on pairs of members: the
+pieces of gather, scatter and all_to_all, and sends and receives.
 
-The fingerprint of the calls up to a number is the sum, modulo 2^52, of a hash of each call's `agreed` fields times an
-odd factor that depends on the call's number. So the fingerprint of a range of calls is a difference of two sums, a
-single call that differs always changes it, and any other difference does but for one time in about 2^50. Readers of
-JSON keep integers of 52 bits.
+The fingerprint of the calls up to a number is a sum modulo 2^52. Each call adds a hash of its `agreed` fields times an
+odd factor that depends on the call's number. So the fingerprint of a range of calls is a difference of two sums. A
+single call that differs always changes it, any other difference except about one in 2^50. Readers of JSON keep integers
+of 52 bits.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from otel_fr.operations import COMPARED, LISTS, OPERATIONS, REDUCING, ROOTED
 
 MASK: Final = 2**52 - 1
 STEP: Final = 16
-"""All ranks report their fingerprint at numbers that are one less than multiples of this, a power of 2."""
+"""All ranks report their fingerprints at numbers that are one less than a multiple of this power of 2."""
 
 NO_REDUCE_OP: Final = 1
 NO_ROOT: Final = 2
 ONE_TENSOR: Final = 4
 UNTOLD: Final = NO_REDUCE_OP | NO_ROOT | ONE_TENSOR
-"""What a recorder may not tell of a call, as bits: see `untold`."""
+"""Fields of a call that a recorder may leave out, as bits: see `untold`."""
 
 _BATCH_SHIFT: Final = 40
-"""The factors of a batch's calls, which share a number, differ in the bits from this one on."""
+"""The calls of a batch share a number. Their factors differ from this bit on."""
 
 
 class Signature(Protocol):
-    """What a call was asked to do, as the ring (`otel_fr.ring.SignatureDef`) or the match engine has it."""
+    """What a call does, as in the ring (`otel_fr.ring.SignatureDef`) or in the match engine."""
 
     @property
     def operation(self) -> str: ...
@@ -54,7 +54,7 @@ class Signature(Protocol):
 
 
 def agreed(signature: Signature) -> tuple[object, ...]:
-    """What every member's call of a collective has in common, where the calls are legal together."""
+    """Return what every member's call of a collective has in common if the calls are legal together."""
     operation = signature.operation
     if operation not in COMPARED:
         return (operation,)
@@ -68,10 +68,11 @@ def agreed(signature: Signature) -> tuple[object, ...]:
 
 
 def untold(signature: Signature) -> int:
-    """What of a call's `agreed` fields its recorder did not tell, though another one does. Not of groups of one rank.
+    """Return which of a call's `agreed` fields its recorder left out, while other recorders have them.
 
-    Calls of ranks where this differs are legal together and have different hashes, so their fingerprints cannot
-    be compared: of torch 2.6, the Python engine does not tell reduce ops; PyTorch's recorder tells none of these.
+    Only for groups of several ranks. Calls of ranks for which this differs are legal together but have different
+    hashes, so their fingerprints cannot be compared. With torch 2.6, the Python engine records no reduce ops; PyTorch's
+    recorder records none of these fields.
     """
     operation, found = signature.operation, 0
     if operation in REDUCING and signature.reduce_op is None:
@@ -96,16 +97,17 @@ def common_sizes(signature: Signature) -> Sequence[tuple[int, ...]]:
 
 
 def hash_of(signature: Signature) -> int:
-    """Of its `agreed` fields: 52 bits, the same in every process."""
+    """Return the hash of its `agreed` fields: 52 bits, the same in every process."""
     text = repr(agreed(signature))
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big") & MASK
 
 
 def term(hashed: int, number: int, index: int = 0) -> int:
-    """What a call adds to the fingerprint.
+    """Return what a call adds to the fingerprint.
 
     Args:
-        hashed: `hash_of` its signature. number: its sequence number in the group. index: how many calls of the same
-            batch, which share the number, came before it.
+        hashed: `hash_of` its signature.
+        number: its sequence number in the group.
+        index: how many calls of the same batch, which share the number, came before it.
     """
     return hashed * (2 * number + 1 + (index << _BATCH_SHIFT)) & MASK

@@ -1,4 +1,4 @@
-"""How processes of otel-fr's own are started, with which command line and environment, and how they end."""
+"""How otel-fr's own processes are started, with which command line and environment, and how they end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-# -c in place of -m, and isolation by hand: a file of the job's that is named like a module of the standard library
-# must not be imported, and a PYTHONPATH that the job needs to find its packages must still count. Sockets that the
-# job's C++ left inheritable are closed first: while the monitor held them, a dead rank's peers would not notice.
+# -c is used in place of -m or -I: a file of the job that is named like a module of the standard library must not be
+# imported, but a PYTHONPATH that the job needs to find its packages must still count. Sockets that the job's C++ left
+# inheritable are closed first: if the monitor held them, the peers of a dead rank would not notice its death.
 _MAIN: Final = """
 import os, sys
 given = {given}
@@ -33,25 +33,25 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def end_with(parent: int) -> bool:
-    """Have the kernel kill this process when the thread that started it ends. False: the parent has ended already."""
+    """Have the kernel kill this process when the thread that started it ends. False: the parent has already ended."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent
 
 
 def python_command(module: str, given: str = "2") -> list[str]:
-    """The command that runs a module of otel-fr in an interpreter of its own.
+    """Return the command that runs a module of otel-fr in an interpreter of its own.
 
     Args:
-        given: Python expression of the highest file descriptor that it gets.
+        given: Python expression of the highest file descriptor that the process inherits.
     """
     return [sys.executable, "-c", _MAIN.format(module=module, given=given)]
 
 
 def helper_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that serves a rank, from the rank's."""
+    """Return the environment of a process that serves a rank, from the rank's own."""
     env = dict(base)
-    # It must not record itself, nor be instrumented, nor have torch plugins loaded.
+    # The process must not record itself, be instrumented, or load torch plugins.
     env["OTEL_FR_ENABLED"] = "0"
     env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     env["OMP_NUM_THREADS"] = "1"

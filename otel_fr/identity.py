@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
 MAX_RANKS = 100_000
-"""Ranks of one job, and members of one group, that all parts of otel-fr take: a rank number is below it."""
+"""Most ranks of a job and members of a group that otel-fr accepts. Every rank number is smaller."""
 
 Stream = Literal["collective", "p2p", "monitored_barrier", "group"]
-"""A series of numbers of a group. PyTorch gives monitored_barrier no number of a collective. ``"group"``: calls that
-create process groups, numbered in the default group, and those that destroy the group."""
+"""A series of sequence numbers of a group. PyTorch gives monitored_barrier no collective's number. ``"group"``: calls
+that create process groups, numbered in the default group, and calls that destroy the group."""
 STREAMS: Final[tuple[Stream, ...]] = get_args(Stream)
 """In the order of the ring's kinds of calls."""
 
@@ -52,7 +52,7 @@ def encode_ranks(ranks: Iterable[int]) -> str:
 
 
 def _is_even(items: list[int], start: int, step: int) -> bool:
-    """The next `BLOCK` items rise by ``step``: of 100,000 ranks mostly so, and far quicker than to look at each."""
+    """True if the next `BLOCK` items rise by ``step``. Of 100,000 ranks mostly so, and faster than one by one."""
     first, end = items[start], start + BLOCK
     last = first + step * (BLOCK - 1)
     return end <= len(items) and items[end - 1] == last and items[start:end] == [*range(first, last + 1, step)]
@@ -124,5 +124,5 @@ def root_span_id(trace: bytes) -> bytes:
 
 
 def incident_span_id(trace: bytes, *of: object) -> bytes:
-    """Id (8 bytes) of another span about an incident in a trace. ``of``: who tells, and of what."""
+    """Id (8 bytes) of another span about an incident in a trace. ``of``: who reports it, and about what."""
     return _digest(8, "incident", trace.hex(), *of)

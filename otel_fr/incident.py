@@ -220,13 +220,13 @@ FIELDS = tuple(IncidentData.__annotations__)
 
 
 def incident_id(run_id: str, key: str) -> str:
-    """Id of the incident of a finding in one run: 16 hex digits, the same live and from files."""
+    """Return the id of the incident of a finding in one run: 16 hex digits, the same live and from files."""
     text = "\x1f".join(("incident", run_id, key))
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def trace_id(run_id: str, finding: Finding) -> str | None:
-    """The trace (32 hex digits) that holds all ranks' spans of the finding's collective; None: it shows in no call."""
+    """Return the trace (32 hex digits) with all ranks' spans of the finding's collective; None: it shows in no call."""
     if finding.group is None:
         return None
     if finding.p2p is not None:
@@ -237,7 +237,7 @@ def trace_id(run_id: str, finding: Finding) -> str | None:
 
 
 def timestamp(seconds: float | None) -> str | None:
-    """Unix seconds as RFC 3339 in UTC with milliseconds (``"2026-01-02T03:04:05.678Z"``); None: no such time."""
+    """Return Unix seconds as RFC 3339 in UTC with milliseconds (``"2026-01-02T03:04:05.678Z"``); None: no such time."""
     if seconds is None:
         return None
     try:
@@ -248,7 +248,7 @@ def timestamp(seconds: float | None) -> str | None:
 
 
 def unix(text: str | None) -> float | None:
-    """The inverse of `timestamp`. None: there is no time, or it is none."""
+    """The inverse of `timestamp`. None: the text is None, or not a time."""
     if text is None:
         return None
     try:
@@ -268,16 +268,16 @@ def incident_data(
     state: StateName,
     waiting_since: float | None = None,
 ) -> IncidentData:
-    """The incident of one finding, ready for `json.dumps`. Pure.
+    """Return the incident of one finding, ready for `json.dumps`. Pure function.
 
     Args:
-        run_id: `identity.run_id` of the run; with ``finding.key`` it makes the incident's id.
+        run_id: `identity.run_id` of the run; together with ``finding.key`` it makes the incident's id.
         started_at, detected_at: Unix seconds: when the fault began, when it was seen; None: unknown.
-        waiting_since: Unix seconds: when the rank that waits longest began to; None: no rank waits, or it is not known.
+        waiting_since: Unix seconds: since when the longest waiting rank waits; None: no rank waits, or it is unknown.
 
     Returns:
         exactly the keys `FIELDS`. ``process_group`` is None if the fault shows in no group; ``caused_by`` is the id of
-        the incident that this one follows from, or None.
+            the incident that this one follows from, or None.
     """
     group = finding.group
     return {
@@ -324,7 +324,7 @@ def _since_text(since: str | None, detected: str) -> str:
 
 
 def told(data: IncidentData) -> str:
-    """The summary with since when ranks wait, or one is slow, for what is read later than it is written."""
+    """Return the summary with the time since which ranks wait, or one is slow, for texts that are read later."""
     since, summary = waiting_since_text(data), data["summary"]
     if since:
         summary = with_wait(summary, since)
@@ -334,12 +334,12 @@ def told(data: IncidentData) -> str:
 
 
 def is_slowness(data: IncidentData) -> bool:
-    """As `Finding.is_slowness`."""
+    """Return `Finding.is_slowness` of the incident's finding."""
     return data["category"] == Category.STRAGGLER.value and data["sequence_id"] is None
 
 
 def told_now(data: IncidentData | IncidentHead, now: float) -> str:
-    """The summary with how long ranks of an open incident have waited by ``now`` (Unix time), for live texts."""
+    """Return the summary with how long ranks of an open incident have waited by ``now`` (Unix time), for live texts."""
     since = unix(data["waiting_since"])
     if since is None or data["state"] != "firing":
         return state_summary(data["summary"], data["state"])
@@ -347,14 +347,14 @@ def told_now(data: IncidentData | IncidentHead, now: float) -> str:
 
 
 def machines_of(data: IncidentData) -> list[str]:
-    """The machines of its culprits, as far as they are known."""
+    """Return the known machines of its culprits."""
     places = data["places"]
     own = [places[str(rank)] for rank in data["culprit_ranks"] if str(rank) in places]
     return list(dict.fromkeys(name for place in own if (name := place["node"] or place["host"])))
 
 
 def place_data(place: Place) -> PlaceData:
-    """Where a rank runs, as JSON."""
+    """Return where a rank runs, as JSON."""
     return {
         "host": place.host or None,
         "pid": place.pid,

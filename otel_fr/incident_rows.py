@@ -1,4 +1,4 @@
-"""The facts of an incident as rows for a terminal: for the collector's output and for the console."""
+"""The facts of an incident as rows for a terminal, for the collector's output and the console."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from otel_fr.presentation import collective_text, group_text, place_text, ranks_
 from otel_fr.printable import one_line
 
 MAX_LINES = 8
-"""Ranks, call sites and files that are listed one by one; of more there is the number. JSON has all."""
+"""Ranks, call sites and files that are listed one by one. Further ones are counted; JSON has all."""
 
 
 def rows(data: CollectorIncidentData) -> Iterator[tuple[str, str]]:
-    """Where the fault shows, who is at fault and who waits, and the files: name, and text on one line."""
+    """Yield (name, text on one line): where the fault shows, who is at fault, who waits, and the files."""
     if (group := data["process_group"]) is not None:
         name = group_text(group["name"], group["description"])
         yield "process group", one_line(f"{name}, {ranks_text(group['ranks'])}")
@@ -31,7 +31,7 @@ def rows(data: CollectorIncidentData) -> Iterator[tuple[str, str]]:
 
 
 def column(name: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """A row for each text; the first has the name. Of more than `MAX_LINES`, the number of those left out."""
+    """Yield a row for each text; only the first has the name. Texts beyond `MAX_LINES` are counted."""
     shown = list(texts[:MAX_LINES])
     if len(texts) > MAX_LINES:
         shown.append(f"and {len(texts) - MAX_LINES} more")

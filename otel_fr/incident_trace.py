@@ -1,8 +1,8 @@
-"""An incident as spans in the trace of its collective: what is known while it lasts, and at its end how long it lasted.
+"""An incident as spans in the trace of its collective: what is known while it lasts, and how long it lasted.
 
-A span cannot be changed once it was sent, and backends show each copy that they get. So each fact is a span of its own,
-which is sent once, and ids say of what (`otel_fr.identity.incident_span_id`): the incident as the root, below it the
-ranks that wait and the culprits, later what has changed, and the end. The ranks' own spans have other ids.
+A sent span cannot be changed, and backends show each copy that they receive. So each fact is a span of its own, sent
+once, and its id says what it is about (`otel_fr.identity.incident_span_id`): the incident is the root; below it are the
+waiting ranks and culprits, later the changes, and the end. The ranks' own spans have other ids.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from otel_fr.otlp_attributes import attributes, utf8
 from otel_fr.presentation import group_name, ranks_text
 
 MAX_SECONDS = 2.0**62 / 1e9
-"""Unix time (in 2116) above which a time is taken for damage; as nanoseconds it fits OTLP's fixed64."""
+"""Unix time (in 2116) above which a time counts as damaged. As nanoseconds, it fits OTLP's fixed64."""
 MAX_WAITING: Final = 128
-"""Waiting ranks that have a span; the root names all of them. A trace is read by a person."""
+"""Waiting ranks with a span, because people read traces. The root names all of them."""
 MAX_CULPRITS: Final = 64
 MAX_STACK: Final = 8_192
-"""Characters of a stack; with these limits a trace has less than 2 MB, and OTLP's servers take 4."""
+"""Characters of a stack. With these limits, a trace has less than 2 MB; OTLP's servers accept 4."""
 MAX_TEXT: Final = 1_000
 MAX_NAME: Final = 120
 LEAD: Final = 0.1
-"""Seconds by which the root begins before the first call: backends name a trace by the root span that begins first, and
-the collector knows a call's begin only as well as a rank report took to arrive."""
+"""Seconds by which the root begins before the first call. Backends name a trace after the root span that begins first,
+and the collector knows when a call began only up to the delay of a rank report."""
 
 LIVE: Final = "live"
 FILES: Final = "files"
-"""Who tells: the collector, or ``otel-fr analyze --otlp``. Ids differ, so that a trace may have both."""
+"""Who reports: the collector, or ``otel-fr analyze --otlp``. Their ids differ, so that a trace may have both."""
 
 _PLACE: Final = (names.HOST_NAME, names.K8S_NODE_NAME, names.K8S_POD_NAME)
-"""What of a rank's resource is on its span, too: lists and searches of spans show those first."""
+"""Attributes of a rank's resource that are also on its span, because lists and searches of spans show those first."""
 
 _FAULTS: Final = {
     Category.MISSING_RANK.value: "not here",
@@ -58,13 +58,13 @@ _FAULTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """What is known of one rank. Texts are empty and times None where nothing is.
+    """Facts about one rank. Unknown texts are empty, unknown times None.
 
     Attributes:
         resource: attributes of the rank's resource.
         call: operation and group of the call that it is in. sequence_id: of that call.
         started: Unix seconds at which it enqueued the call.
-        site: ``"file:line function"``: of a waiting rank its call, of a culprit where it is.
+        site: ``"file:line function"``: a waiting rank's call, or where a culprit is.
         error: the exception that ended it, ``"Type: message"``.
     """
 
@@ -79,20 +79,20 @@ class RankFacts:
 
 
 def headline(data: IncidentData) -> str:
-    """``"INCIDENT missing_rank: rank 2"``; of a consequence, which has no culprits, ``"CONSEQUENCE missing_rank"``."""
+    """``"INCIDENT missing_rank: rank 2"``; for a consequence, which has no culprits, ``"CONSEQUENCE missing_rank"``."""
     word = "INCIDENT" if data["caused_by"] is None else "CONSEQUENCE"
     culprits = data["culprit_ranks"] if data["caused_by"] is None else []
     return f"{word} {data['category']}" + (f": {ranks_text(culprits)}" if culprits else "")
 
 
 class IncidentSpans:
-    """Makes the spans of one incident. They have no process group id: by that key, collectors know the calls of ranks.
+    """Makes the spans of one incident. They have no process group id, which marks ranks' calls for collectors.
 
     Args:
         started: Unix seconds at which the fault began; None: unknown.
         source: `LIVE` or `FILES`.
-        is_first: False: the trace belongs to another incident, too, which has its root span.
-        cause: the trace of the incident that this one follows from, if it has another one.
+        is_first: False: the trace also belongs to another incident, which has its root span.
+        cause: the trace of the incident that this one follows from, if it is another trace.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class IncidentSpans:
         self._parent = b"" if is_first else root
 
     def incident(self, now: float, first: float | None = None) -> Span:
-        """The incident up to now: the trace's root, unless it is not its first.
+        """The incident up to now. It is the trace's root, unless another incident came first.
 
         Args:
             first: Unix seconds at which the first of its other spans begins.
@@ -146,7 +146,7 @@ class IncidentSpans:
         return span
 
     def waiting(self, facts: RankFacts, now: float, parent: bytes | None = None) -> Span:
-        """A rank that waits, up to now. It is provisional: the rank sends the span of its call when that ends.
+        """A rank that waits, up to now. The span is provisional: the rank sends the span of its call when that ends.
 
         Args:
             parent: the change by which it has become known; None: the incident.
@@ -162,7 +162,7 @@ class IncidentSpans:
         return span
 
     def culprit(self, facts: RankFacts, now: float, parent: bytes | None = None) -> Span:
-        """A culprit: what is wrong with it, and where it is. ``parent``: as for `waiting`."""
+        """A culprit: what is wrong with it, and where it is. ``parent``: as in `waiting`."""
         what, where = self._fault(facts.rank), place(facts.site)
         if not where and facts.error:
             where = facts.error.split(":", 1)[0]
@@ -175,9 +175,9 @@ class IncidentSpans:
         return span
 
     def change(self, revision: int, now: float) -> Span:
-        """The incident as it is known now; below it are the ranks that have become known.
+        """The incident as it is known now. Below it are the ranks that have become known.
 
-        It lasts longer than the root, which says what was known before: Jaeger warns of a wrong clock where a child is
+        It lasts longer than the root, which has what was known before. Jaeger warns of a wrong clock if a child is
         shorter than its parent and ends later.
         """
         data = self._data
@@ -187,7 +187,7 @@ class IncidentSpans:
         return span
 
     def end(self, revision: int, resolved: float, resolution: str | None) -> Span:
-        """The incident from its begin to its end, with why it has ended."""
+        """The incident from its begin to its end, with the reason of its end."""
         data = self._data
         name = headline(data).replace("INCIDENT", "RESOLVED", 1)
         span = self._span(self._new_id("end", data["id"], revision), self._id, name, self._started, resolved)
@@ -256,7 +256,7 @@ class IncidentSpans:
 
 
 def parts_of(site: str) -> tuple[str, int | None, str]:
-    """File, line and function of ``"file:line function"``; empty or None where it is no such text."""
+    """Return file, line and function of ``"file:line function"``; empty or None if the text has another form."""
     file, _, rest = site.rpartition(":")
     line, _, function = rest.partition(" ")
     if not file or not line.isdigit() or len(line) > 9:
@@ -265,13 +265,13 @@ def parts_of(site: str) -> tuple[str, int | None, str]:
 
 
 def place(site: str) -> str:
-    """``"/job/ddp.py:40 load_shard"`` as ``"load_shard ddp.py:40"``; "" if it is no such text."""
+    """Return ``"/job/ddp.py:40 load_shard"`` as ``"load_shard ddp.py:40"``; "" if the text has another form."""
     file, line, function = parts_of(site)
     return "" if line is None else f"{function} {file.rpartition('/')[2]}:{line}".strip()
 
 
 def _add_stack(span: Span, facts: RankFacts) -> None:
-    """The rank's stack, or the exception that ended it, as an event at the span's end."""
+    """Add the rank's stack, or the exception that ended it, as an event at the span's end."""
     stack = facts.stack[:MAX_STACK] or None
     values: dict[str, object]
     if facts.error:
@@ -290,17 +290,17 @@ def _add_stack(span: Span, facts: RankFacts) -> None:
 
 
 def _nanoseconds(seconds: float) -> int:
-    """A Unix time in nanoseconds; 0: no clock has it, as files may contain any number."""
+    """Return a Unix time in nanoseconds; 0 if it cannot be a clock's, because files may contain any number."""
     return int(seconds * 1e9) if 0.0 < seconds < MAX_SECONDS else 0
 
 
 def resource_spans(resource: Mapping[str, object], spans: Iterable[Span]) -> ResourceSpans:
-    """Spans of one resource, in otel-fr's scope."""
+    """Return spans of one resource, in otel-fr's scope."""
     scope = ScopeSpans(scope=InstrumentationScope(name=names.SCOPE_NAME), spans=spans)
     return ResourceSpans(resource=Resource(attributes=attributes(resource)), scope_spans=[scope])
 
 
 def request_of(spans: Iterable[tuple[Mapping[str, object], Span]]) -> bytes:
-    """The OTLP request of these spans, each with its resource."""
+    """Return the OTLP request of these spans, each with its resource."""
     parts = [resource_spans(resource, [span]) for resource, span in spans]
     return ExportTraceServiceRequest(resource_spans=parts).SerializeToString()

@@ -1,6 +1,6 @@
-"""What is known of each operation of `torch.distributed`: one table, and the sets that its users ask for.
+"""The operations of `torch.distributed`: one table, and the sets that its users ask for.
 
-A new operation is one row here. Imports nothing but the standard library.
+A new operation is one row here. Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ class Operation(NamedTuple):
     """One operation. Its tensors are those that one rank passes.
 
     Attributes:
-        name: of the function, as recorded. Where there are several ways to call it, otel-fr has one name.
-        operators: of torch's dispatcher, without ``c10d::``.
+        name: the function's name, as recorded. If there are several ways to call it, otel-fr has one name.
+        operators: operators of torch's dispatcher, without ``c10d::``.
         spellings: other names that recorders have for it, separated by blanks.
-        analyzer: what torch's flight-recorder analyzer (2.13) calls it; "": by its name.
-        family: the operation that it is a variant of, for other forms of tensors; "": it is none.
-        kind: ``"message"``: between two ranks. ``"group"``: it creates or destroys a process group.
+        analyzer: its name in torch's flight-recorder analyzer (2.13); "": the same.
+        family: the operation whose variant it is, for other forms of tensors; "": it is none.
+        kind: ``"collective"``; ``"message"``: between two ranks; ``"group"``: it creates or destroys a process group.
         needs_every_rank: no rank completes it before every rank has enqueued it.
-        ends_together: on every rank about when the last rank has joined, so durations show who came last. ``"device"``:
-            only durations of devices do. Operations with a root let most ranks continue before the others have joined,
-            and
-            the end of gloo's reduce_scatter is known only when the rank waits for it (docs/reference/limits.md).
+        ends_together: ``"always"``: it ends on every rank soon after the last rank has joined, so durations show who
+            came last. ``"device"``: only durations on devices show it. Operations with a root let most ranks continue
+            before the others have joined, and the end of gloo's reduce_scatter is known only when the rank waits for it
+            (docs/reference/limits.md).
         reduces: it has a reduce op. rooted: it has a root.
-        sizes: the side whose sizes are the same on all members; "": none are.
+        sizes: the side whose sizes are the same on all members; "": neither.
         dtypes: the side that every member has, so its dtypes are the same.
         pieces: who holds the list of all members' pieces: ``"all"`` members, the ``"root"``, or each member a list of
             its own, as several tensors (``"own"``) or as one (``"splits"``); "": there are none.
-        outputs: are of the ``"same"`` size as the inputs, so many times ``"larger"`` or ``"smaller"`` as there are
-            members, or the same on the ``"root"``, where other ranks need none; "": none of these.
+        outputs: size of the outputs: the ``"same"`` as the inputs, as many times ``"larger"`` or ``"smaller"`` as there
+            are members, or the same on the ``"root"``, while other ranks need none; "": none of these.
     """
 
     name: str
@@ -205,13 +205,13 @@ _TABLE: Final = (
 )
 
 OPERATIONS: Final = {one.name: one for one in _TABLE}
-"""By name. Of an operation that is not here, nothing is known but that its members join it."""
+"""By name. If an operation is not here, only this is known: its members join it."""
 
 OPERATORS: Final = {operator: one.name for one in _TABLE for operator in one.operators}
 """Operator of torch's dispatcher -> name, in a fixed order."""
 
 SPELLINGS: Final = OPERATORS | {word: one.name for one in _TABLE for word in (one.name, *one.spellings.split())}
-"""Recorders' spelling -> name. It holds operators and names, too; a backend's prefix it does not hold."""
+"""Recorders' spelling, operator or name -> name. It has no backends' prefixes."""
 
 NEEDS_EVERY_RANK: Final = frozenset(one.name for one in _TABLE if one.needs_every_rank)
 ENDS_TOGETHER: Final = frozenset(one.name for one in _TABLE if one.ends_together == "always")
@@ -220,52 +220,52 @@ REDUCING: Final = frozenset(one.name for one in _TABLE if one.reduces)
 ROOTED: Final = frozenset(one.name for one in _TABLE if one.rooted)
 MESSAGES: Final = frozenset(one.name for one in _TABLE if one.kind == "message")
 COMPARED: Final = frozenset(one.name for one in _TABLE if one.kind == "collective")
-"""What the members' calls of other operations must agree in is not known, or it is nothing (barriers)."""
+"""Of other operations, it is unknown what the members' calls must agree in, or they need not agree (barriers)."""
 PIECEWISE: Final = frozenset(one.name for one in _TABLE if one.pieces)
-"""Their sizes have a piece for each member, so equal signatures may still disagree."""
+"""Operations whose sizes have a piece for each member, so that equal signatures may still disagree."""
 LISTS: Final = frozenset(one.name for one in _TABLE if one.pieces == "all")
-"""They have a tensor for each member, which some recorders have as one."""
+"""Operations with a tensor for each member, which some recorders record as one."""
 GATHERING: Final = frozenset(one.name for one in _TABLE if one.pieces and (one.family or one.name).endswith("gather"))
-"""Of those with a list of pieces, they have it as their outputs; the others as their inputs."""
+"""Operations whose list of pieces is their outputs. The other operations with a list have it as their inputs."""
 ALL_TO_ALL: Final = frozenset(one.name for one in _TABLE if one.pieces in ("own", "splits"))
 DESTRUCTIONS: Final = frozenset({"destroy_process_group", "abort_process_group"})
-"""They destroy a process group; no rank waits for another one in them."""
+"""Operations that destroy a process group. No rank waits for another one in them."""
 
 
 def family(operation: str) -> str:
-    """What variants of an operation have in common; of sends and receives, which may share a number, ``"message"``."""
+    """What variants of an operation have in common; for sends and receives, which may share a number, ``"message"``."""
     known = OPERATIONS.get(operation)
     return known.family or operation if known else operation
 
 
 def pieces(operation: str) -> str:
-    """`Operation.pieces`; of an unknown operation ""."""
+    """Return `Operation.pieces`; "" for an unknown operation."""
     known = OPERATIONS.get(operation)
     return known.pieces if known else ""
 
 
 def outputs(operation: str) -> str:
-    """`Operation.outputs`; of an unknown operation ""."""
+    """Return `Operation.outputs`; "" for an unknown operation."""
     known = OPERATIONS.get(operation)
     return known.outputs if known else ""
 
 
 def sides(operation: str, first: _T, second: _T) -> tuple[_T, _T]:
-    """What belongs to the rank's own piece, and what to the list of all pieces, of an operation in `LISTS`.
+    """Return the rank's own piece and the list of all pieces, for an operation in `LISTS`.
 
-    The same call turns them back.
+    Applied to its result, the function returns the inputs and outputs again.
 
     Args:
-        first, second: of its inputs and of its outputs.
+        first, second: a property of the operation's inputs, and of its outputs.
     """
     return (first, second) if operation in GATHERING else (second, first)
 
 
 def other_half(message: str) -> str:
-    """The receive that belongs to a send, and the other way round."""
+    """Return the operation that receives what a send sends, and the other way round."""
     return "recv" if message == "send" else "send"
 
 
 def way(message: str, rank: _R, peer: _R) -> tuple[_R, _R]:
-    """Source and destination of the message that ``rank`` sends to ``peer`` or receives from it."""
+    """Return source and destination of the message that ``rank`` sends to ``peer`` or receives from it."""
     return (rank, peer) if message == "send" else (peer, rank)

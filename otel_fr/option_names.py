@@ -1,4 +1,4 @@
-"""Names of options and environment variables that nobody knows: what was probably meant, and which are no mistake."""
+"""Unknown names of options and environment variables: what was probably meant, and which are no mistake."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 OF_KUBERNETES: Final = re.compile(r"(^|_)(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
-"""How the variables end that Kubernetes adds to each pod's environment for a Service, after the Service's name."""
+"""Suffixes of the variables that Kubernetes adds to each pod's environment for a Service, after the Service's name."""
 _PREFIX: Final = "OTEL_FR_"
 _OF_OTHERS: Final = ("OTEL_FR_COLLECTOR_", "OTEL_FR_TEST_")
-"""So begin the options of the collector, which refuses those it does not know, and what otel-fr's tests read."""
+"""Prefixes of the collector's options, which refuses unknown ones, and of variables of otel-fr's tests."""
 _MOST_DIFFERENT: Final = 2
-"""Letters of a mistyped name that may differ, and no more than a third of them."""
+"""Letters of a mistyped name that may differ: so many, and at most a third of them."""
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """`` (did you mean NAME?)`` with the nearest of the known names; empty if none is so near that it was meant.
+    """Return `` (did you mean NAME?)`` with the nearest of the known names; empty if none is near enough.
 
-    Counted are the letters that differ. difflib's own measure is the share of those that agree: it takes long names
-    for one another that have a word or a prefix in common.
+    Distance is the number of letters that differ. difflib's own measure, the share of those that agree, confuses long
+    names that have a word or a prefix in common.
     """
     if not known:
         return ""
@@ -36,7 +36,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def unknown_variables(given: Iterable[str], known: Collection[str]) -> str:
-    """One sentence that names the variables that begin as otel-fr's own and are none; empty: there are none."""
+    """Name in one sentence the variables that begin like otel-fr's own but do not exist; empty: there are none."""
     own = sorted(name for name in given if name.startswith(_PREFIX) and not name.startswith(_OF_OTHERS))
     unknown = [name for name in own if name not in known and not OF_KUBERNETES.search(name)]
     if not unknown:
@@ -46,6 +46,6 @@ def unknown_variables(given: Iterable[str], known: Collection[str]) -> str:
 
 
 def misspelt(given: Iterable[str], known: Collection[str]) -> str:
-    """The names that are none of the known ones, but nearly, with these; empty: there are none."""
+    """Return the unknown names that are close to a known one, each with that one; empty: there are none."""
     others = sorted(set(given).difference(known))
     return ", ".join(name + meant for name in others if (meant := did_you_mean(name, known)))

@@ -1,7 +1,6 @@
-"""OTLP attributes from plain values (opentelemetry/proto/common/v1/common.proto): the one encoder of monitor and
-incident traces.
+"""Makes OTLP attributes from plain values (opentelemetry/proto/common/v1/common.proto), for monitor and traces.
 
-What changes from span to span the monitor encodes from prepared bytes (`otel_fr.monitor.telemetry.span_builder`).
+The monitor encodes what changes from span to span from prepared bytes (`otel_fr.monitor.telemetry.span_builder`).
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ _INT64 = 1 << 63
 
 
 def attribute(key: str, value: object) -> KeyValue:
-    """One attribute: an integer, a truth value, a list of such values, or text; anything else is sent as its text."""
+    """Make one attribute: an integer, a truth value, a list of such values, or text (for any other value, its text)."""
     return KeyValue(key=encodable(key), value=_any_value(value))
 
 
 def attributes(values: Mapping[str, object]) -> list[KeyValue]:
-    """The attributes of all values that are not None."""
+    """Make the attributes of all values that are not None."""
     return [attribute(key, value) for key, value in values.items() if value is not None]
 
 
 def utf8(value: object) -> str:
-    """The value's text; lone surrogates, which files and exceptions may hold and protobuf refuses, become ``?``."""
+    """The value's text. Lone surrogates, which files and exceptions may hold and protobuf refuses, become ``?``."""
     return encodable(str(value))
 
 

@@ -1,10 +1,10 @@
-"""Prepared protobuf sent through OpenTelemetry's own OTLP exporters.
+"""Sends prepared protobuf through OpenTelemetry's own OTLP exporters.
 
-The official exporters read every ``OTEL_EXPORTER_OTLP_*`` variable (headers, TLS, compression, timeout) and
-retry as the specification says, but encoding SDK span objects costs more than 30 us of CPU a span, which is over
-the monitor's budget. So the exporters get complete requests: over gRPC by overriding the method that
-translates an exporter's input, over HTTP by replacing the encoder function of its module (the names are the same from
-1.40 to 1.45). The monitor and ``otel-fr analyze`` are processes of their own, so no other exporter is affected.
+The official exporters read every ``OTEL_EXPORTER_OTLP_*`` variable (headers, TLS, compression, timeout) and retry as
+the specification says. But encoding SDK span objects takes more than 30 us of CPU time for each span, which is over the
+monitor's budget. So the exporters get complete requests: over gRPC by overriding the method that translates an
+exporter's input, over HTTP by replacing the encoder function of its module (the names are the same from 1.40 to 1.45).
+The monitor and ``otel-fr analyze`` are processes of their own, so no other exporter is affected.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ DEFAULT_TIMEOUT = 10.0
 """Seconds: OpenTelemetry's default of ``OTEL_EXPORTER_OTLP_TIMEOUT``."""
 
 CONNECT_SECONDS = 5.0
-"""Longest attempt to connect, and longest pause before the next one. gRPC's own are 20 s and two minutes: after an
-outage, a server would be reached so much later."""
+"""Longest attempt to connect, and longest pause before the next attempt. gRPC's own defaults are 20 s and two minutes:
+after an outage, a server would be reached later by as much."""
 KEEPALIVE_SECONDS = 10.0
-"""For so long nothing may come on a connection on which an answer is expected; then the other end is asked, and has as
-long to answer. So a connection on which two requests have exceeded `DEFAULT_TIMEOUT` in a row is made anew. Linux gives
-it up as well when what was sent is not acknowledged for as long (TCP_USER_TIMEOUT)."""
+"""If nothing comes for so long on a connection on which an answer is expected, the other end is pinged, and has as long
+to answer. So a connection on which two requests in a row have exceeded `DEFAULT_TIMEOUT` is replaced. Linux gives it up
+as well if what was sent is not acknowledged for as long (TCP_USER_TIMEOUT)."""
 CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_SECONDS * 1000)),
     ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_SECONDS * 1000)),  # gRPC measures bandwidths by pings of its own
-    ("grpc.http2.max_pings_without_data", 0),  # as many as are needed: a stream of commands is mostly quiet
+    ("grpc.http2.max_pings_without_data", 0),  # no limit: a stream of commands is mostly quiet
     ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
     ("grpc.max_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
 )
-"""Of every connection to a gRPC server, for telemetry and commands alike."""
+"""Options of every connection to a gRPC server, for telemetry and commands alike."""
 
 _log = logging.getLogger("otel_fr.monitor")
 
@@ -52,7 +52,7 @@ _OTHER_PROTOCOL = {
     "grpc": "use port 4317, or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
     "http/protobuf": "use port 4318, or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 }
-"""What to do if a server does not speak this protocol."""
+"""Advice for a server that does not speak this protocol."""
 
 _GRPC_MODULES = {
     "traces": ("opentelemetry.exporter.otlp.proto.grpc.trace_exporter", "OTLPSpanExporter"),
@@ -80,7 +80,7 @@ class Prepared:
 
 
 class Sender:
-    """Sends requests of one signal. Not for several threads at once."""
+    """Sends requests of one signal. Not thread-safe."""
 
     def __init__(self, exporter: Any, protocol: str) -> None:
         self.exporter = exporter
@@ -93,7 +93,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class GrpcTarget:
-    """Where, and with which credentials and headers, the gRPC exporter sends."""
+    """Address, credentials and headers of the gRPC exporter."""
 
     endpoint: str
     insecure: bool
@@ -101,7 +101,7 @@ class GrpcTarget:
     headers: tuple[tuple[str, str], ...]
 
     def channel(self, more: Sequence[tuple[str, int]] = ()) -> grpc.Channel:
-        """A channel to it. ``more``: options besides `CHANNEL_OPTIONS`."""
+        """Return a channel to this target. ``more``: options besides `CHANNEL_OPTIONS`."""
         options = (*CHANNEL_OPTIONS, *more)
         if self.insecure or self.credentials is None:
             return grpc.insecure_channel(self.endpoint, options=options)
@@ -109,7 +109,7 @@ class GrpcTarget:
 
 
 def protocol_of(signal: Signal, env: Mapping[str, str] = os.environ) -> str:
-    """``grpc`` (OpenTelemetry's default for Python) or ``http/protobuf``; a warning and ``grpc`` for anything else."""
+    """Return ``grpc`` (OpenTelemetry's default for Python) or ``http/protobuf``. Warn of other values: ``grpc``."""
     name = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL"
     value = (env.get(name, "") or env.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")).strip().lower() or "grpc"
     if value not in ("grpc", "http/protobuf"):
@@ -120,20 +120,22 @@ def protocol_of(signal: Signal, env: Mapping[str, str] = os.environ) -> str:
 
 @functools.cache
 def _warn_of_protocol(value: str) -> None:
-    """Once: mostly all signals have the same one."""
+    """Warn once: mostly, all signals have the same protocol."""
     _log.warning("OTLP protocol %.100r is not supported (grpc, http/protobuf); using grpc", value)
 
 
 def endpoint_of(signal: Signal, env: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """The variable that names the endpoint of a signal, and its value."""
+    """Return the variable that names the endpoint of a signal, and its value."""
     own = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"
     name = own if env.get(own, "").strip() else "OTEL_EXPORTER_OTLP_ENDPOINT"
     return name, env.get(name, "").strip()
 
 
 def endpoint_mistake(signal: Signal, env: Mapping[str, str] = os.environ) -> str:
-    """What is probably wrong with an endpoint that takes nothing, and what to write instead, in one line; "" if its
-    text shows nothing wrong."""
+    """Say in one line what is probably wrong with an endpoint that takes nothing, and what to write instead.
+
+    "" if its text shows nothing wrong.
+    """
     name, url = endpoint_of(signal, env)
     is_grpc = protocol_of(signal, env) == "grpc"
     if not url:
@@ -156,17 +158,17 @@ def endpoint_mistake(signal: Signal, env: Mapping[str, str] = os.environ) -> str
 
 
 def _timeout(signal: Signal, env: Mapping[str, str], most: float | None) -> dict[str, float]:
-    """The exporter's argument where ``most`` is less than what the environment says, or than the default."""
+    """Return the exporter's timeout argument if ``most`` is less than the environment's value, or than the default."""
     given = env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_TIMEOUT", "") or env.get("OTEL_EXPORTER_OTLP_TIMEOUT", "")
     try:
         seconds = float(given or DEFAULT_TIMEOUT)
-    except ValueError:  # the exporter says so
+    except ValueError:  # the exporter reports it
         return {}
     return {} if most is None or seconds <= most else {"timeout": most}
 
 
 def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ, timeout: float | None = None) -> Sender:
-    """The official exporter of ``signal``, as the environment configures it, for prepared requests.
+    """Return the official exporter of ``signal`` for prepared requests, as the environment configures it.
 
     Args:
         timeout: most seconds for a request, whatever the environment says.
@@ -203,12 +205,12 @@ def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ, timeout
 
 
 def _bounded_session() -> Any:
-    """A `requests.Session` whose responses are bounded in time and size: the exporters would read them whole.
+    """Return a `requests.Session` whose responses are bounded in time and size.
 
-    Their timeout is for each read, so an endpoint that sends a byte a second would block the sender for ever; a
-    compressed response of 2 MB would take 2 GB in a process beside the job.
+    The exporters would read responses completely. Their timeout is for each read, so an endpoint that sends a byte a
+    second would block the sender for ever. A compressed response of 2 MB would take 2 GB in a process beside the job.
     """
-    # Imported here, because a monitor that sends over gRPC needs none of it.
+    # Imported here, because a monitor that sends over gRPC does not need it.
     import requests
     import urllib3
     from requests.adapters import HTTPAdapter
@@ -246,7 +248,7 @@ def _prepared_first(encoder: Callable[[Any], Request]) -> Callable[[Any], Reques
 
 
 def grpc_target(sender: Sender) -> GrpcTarget | None:
-    """What a second gRPC client needs to reach the same server the same way; None over HTTP."""
+    """Return what a second gRPC client needs to reach the same server in the same way; None over HTTP."""
     if sender.protocol != "grpc":
         return None
     exporter = sender.exporter

@@ -1,9 +1,9 @@
 """Whether the kernel ended the rank because its cgroup, or the machine, was out of memory.
 
-The kernel counts the processes that it ends so: of a cgroup in ``memory.events`` (version 2) or ``memory.oom_control``
-(version 1; Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of Linux), of the machine in
-``/proc/vmstat``. It does not say which processes these were, so a rank that SIGKILL ended shortly after such a count
-rose is taken for one of them.
+The kernel counts the processes that it ends for this: for a cgroup in ``memory.events`` (version 2) or
+``memory.oom_control`` (version 1; Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of Linux), for the
+machine in ``/proc/vmstat``. It does not say which processes they were. So a rank that SIGKILL ended shortly after such
+a count rose is taken for one of them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ Launchers that end the other ranks wait longer before they send SIGKILL."""
 _LOOKS: Final = 64
 _MAX_DEPTH: Final = 32
 _NO_LIMIT: Final = 1 << 60
-"""Version 1 has a number in place of "max": the largest multiple of the page size in 63 bits."""
+"""Version 1 has a number instead of "max": the largest multiple of the page size in 63 bits."""
 
 
 class MemoryGroup(NamedTuple):
     """The memory cgroup of a process.
 
     Attributes:
-        folder: where its files are. top: the highest folder that is visible. version: 1 or 2.
+        folder: where its files are.
+        top: the highest visible folder.
+        version: 1 or 2.
     """
 
     folder: Path
@@ -37,7 +39,7 @@ class MemoryGroup(NamedTuple):
 
 
 def find_group(cgroup: str, mountinfo: str) -> MemoryGroup | None:
-    """The memory cgroup by ``/proc/PID/cgroup`` and ``/proc/self/mountinfo``; None: none is mounted."""
+    """Return the memory cgroup that ``/proc/PID/cgroup`` and ``/proc/self/mountinfo`` show; None: none is mounted."""
     paths: dict[int, str] = {}
     for line in cgroup.splitlines():
         number, _, rest = line.partition(":")
@@ -61,7 +63,7 @@ def find_group(cgroup: str, mountinfo: str) -> MemoryGroup | None:
 
 
 def count_of(text: str) -> int | None:
-    """``oom_kill`` of any of the files; None: it has none."""
+    """Return ``oom_kill`` of any of these files; None: it has none."""
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name == "oom_kill" and value.strip().isdigit():
@@ -73,8 +75,9 @@ class OutOfMemory:
     """The counts of one rank's cgroup and machine.
 
     Args:
-        pid: the rank, while it lives. proc: in place of ``/proc``.
-        first: what `as_data` has given in the rank itself, which may have ended by now; anything else is ignored.
+        pid: the rank, while it lives.
+        proc: replaces ``/proc``.
+        first: what `as_data` returned in the rank itself, which may have ended by now; anything else is ignored.
     """
 
     def __init__(self, pid: int, proc: Path = Path("/proc"), first: object = None) -> None:
@@ -91,17 +94,17 @@ class OutOfMemory:
         self.look(time.monotonic())
 
     def as_data(self) -> list[object]:
-        """The cgroup and the first count, for JSON."""
+        """Return the cgroup and the first count, for JSON."""
         group = self.group
         place: list[object] = ["", "", 0] if group is None else [str(group.folder), str(group.top), group.version]
         return [*place, self._looks[0][1]]
 
     def look(self, now: float) -> None:
-        """Note the count; some 20 microseconds. ``now``: monotonic seconds."""
+        """Note the count, which takes some 20 microseconds. ``now``: monotonic seconds."""
         self._looks.append((now, self._count()))
 
     def reason(self, now: float) -> str:
-        """Why a process that SIGKILL has ended just now was out of memory; "" if nothing shows that it was."""
+        """Say why a process that SIGKILL has just ended was out of memory; "": nothing shows that it was."""
         count = self._count()
         before = [then for at, then in self._looks if now - at > RECENT_SECONDS][-1:]
         first = before[0] if before else self._looks[0][1]
@@ -120,7 +123,7 @@ class OutOfMemory:
         return count_of(_text(self.group.folder / name))
 
     def _limit(self) -> int | None:
-        """The least limit of the cgroup and those above it, in bytes; None: not known, or none."""
+        """Return the least limit in bytes of the cgroup and those above it; None: unknown, or none."""
         if self.group is None:
             return None
         name = "memory.max" if self.group.version == 2 else "memory.limit_in_bytes"
@@ -137,7 +140,7 @@ class OutOfMemory:
 
 
 def _from_data(data: object) -> tuple[MemoryGroup | None, int] | None:
-    """The inverse of `OutOfMemory.as_data`; None: it is something else, or no count was known."""
+    """Return the inverse of `OutOfMemory.as_data`; None: it is something else, or no count was known."""
     if not isinstance(data, list) or [type(item) for item in data] != [str, str, int, int]:
         return None
     folder, top, version, count = data

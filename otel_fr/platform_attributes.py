@@ -1,4 +1,4 @@
-"""Where a process runs, as resource attributes: what Slurm and Kubernetes tell it in environment variables."""
+"""Where a process runs, as resource attributes: from environment variables of Slurm and Kubernetes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from otel_fr import semconv as names
 from otel_fr.encodable import encodable
 
 MAX_VALUE: Final = 256
-"""Characters of a value; names of Kubernetes have at most 253 (RFC 1123), and resources are sent with each request."""
+"""Characters of a value. Names in Kubernetes have at most 253 (RFC 1123), and resources are sent with each request."""
 
 _IN_SLURM: Final = "SLURM_JOB_ID"
 _SLURM: Final = {
@@ -24,8 +24,8 @@ _SLURM: Final = {
     names.SLURM_NODE_NAME: ("SLURMD_NODENAME",),
 }
 _IN_KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"
-"""In every container of a pod. The names below are chosen by who writes the manifest, and elsewhere mean other things:
-NODE_NAME is also Jenkins'."""
+"""Set in every container of a pod. The author of the manifest chooses the names below, and elsewhere they mean other
+things: NODE_NAME is also Jenkins'."""
 _KUBERNETES: Final = {
     names.K8S_POD_NAME: ("POD_NAME", "K8S_POD_NAME", "MY_POD_NAME", "OTEL_RESOURCE_ATTRIBUTES_POD_NAME"),
     names.K8S_POD_UID: ("POD_UID", "K8S_POD_UID", "MY_POD_UID", "OTEL_RESOURCE_ATTRIBUTES_POD_UID"),
@@ -37,7 +37,7 @@ _KUBERNETES: Final = {
 
 
 def platform_attributes(env: Mapping[str, str]) -> dict[str, str]:
-    """The attributes that the environment has values for; ``OTEL_RESOURCE_ATTRIBUTES`` is not read here."""
+    """Return the attributes for which the environment has values. ``OTEL_RESOURCE_ATTRIBUTES`` is not read here."""
     variables: dict[str, tuple[str, ...]] = {}
     if env.get(_IN_SLURM):
         variables |= _SLURM

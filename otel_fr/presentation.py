@@ -1,9 +1,9 @@
-"""How ranks, groups, collectives, call sites, counts and durations are written for a reader: one spelling everywhere.
+"""How ranks, groups, collectives, call sites, counts and durations are written for a reader, the same everywhere.
 
-Used by the sentences of the match engine, the terminal, alerts, reports from files and the console commands. It works
-on plain values and imports nothing of otel-fr, so the match engine may import it, and the console needs no engine to
-write a list of ranks. The collector's page has the same functions in JavaScript (``web/page/text.js``); a test holds
-both against each other. The form of ranks that programs read is `otel_fr.identity.encode_ranks`.
+Used by the sentences of the match engine, the terminal, alerts, reports from files and the console commands. The
+functions take plain values and import nothing of otel-fr, so that the match engine may import them, and the console
+needs no engine to write a list of ranks. The collector's page has the same functions in JavaScript
+(``web/page/text.js``), and a test compares both. Programs read ranks in the form of `otel_fr.identity.encode_ranks`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from signal import Signals
 
 MAX_RANGES = 12
-"""Ranges of ranks that are written out; a reader counts no further, and a sentence must stay one."""
+"""Ranges of ranks that are written out: no reader counts further, and a sentence must stay one."""
 MIN_STEPPED = 5
-"""Ranks in equal steps from which on they are folded: ``0, 2, 4, 6`` is read faster than ``0-6 step 2``."""
+"""Least number of ranks in equal steps that are folded: ``0, 2, 4, 6`` is read faster than ``0-6 step 2``."""
 MAX_MESSAGE = 200
 """Characters of an exception's message in a sentence, which must stay one; the full text is shown elsewhere."""
 MAX_SUMMARY = 4_000
@@ -51,7 +51,7 @@ def rank_list(ranks: Iterable[int]) -> str:
 
 
 def _end_of_range(items: list[int], start: int) -> int:
-    """Index of the last rank of the range that begins at ``start``: ``start`` itself if there is none."""
+    """Return the index of the last rank of the range that begins at ``start``; ``start`` itself if there is none."""
     if start + 1 == len(items):
         return start
     step = items[start + 1] - items[start]
@@ -70,17 +70,17 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def verb(ranks: Iterable[int], one: str, many: str) -> str:
-    """The form of a verb that fits so many ranks."""
+    """Return the form of a verb that fits the number of ranks."""
     return one if len(set(ranks)) == 1 else many
 
 
 def job_title(job: str, service: str | None) -> str:
-    """What a job is called for a reader: its name, or, ``"train.py (3f2a9c1e)"``, its script and the name's beginning.
+    """Return a job's title: its name or, as in ``"train.py (3f2a9c1e)"``, its script and the beginning of its name.
 
-    The latter if the name is only a number that its launcher (torchrun's run id) or its ranks (the nonce) drew.
+    The second form is for names that the launcher (torchrun's run id) or the ranks (the nonce) drew at random.
 
     Args:
-        service: ``service.name`` of its telemetry, which is the script unless the user names it; None: not known.
+        service: ``service.name`` of its telemetry, which is the script unless the user names it; None: unknown.
             OpenTelemetry's default begins with "unknown_service".
     """
     if not service or service.startswith("unknown_service") or not _DRAWN.fullmatch(job):
@@ -89,7 +89,7 @@ def job_title(job: str, service: str | None) -> str:
 
 
 def signal_text(number: int) -> str:
-    """``"signal 9 (SIGKILL)"``; a number that this system has no name for alone."""
+    """``"signal 9 (SIGKILL)"``, or ``"signal 99"`` if this system has no name for the number."""
     try:
         return f"signal {number} ({Signals(number).name})"
     except ValueError:
@@ -97,7 +97,7 @@ def signal_text(number: int) -> str:
 
 
 def group_name(name: str, description: str) -> str:
-    """A process group by the user's description; without one, by c10d's name."""
+    """Return the user's description of a process group; without one, c10d's name."""
     return name if description in UNDESCRIBED else description
 
 
@@ -112,16 +112,16 @@ def collective_text(operation: str, sequence_id: int | None) -> str:
 
 
 def site_text(site: str | None) -> str:
-    """``"train.py:42 step"``, or that the call site is not known."""
+    """``"train.py:42 step"``, or that the call site is unknown."""
     return site or UNKNOWN_SITE
 
 
 def message_text(text: str) -> str:
-    """An exception or another message of the job as a part of a sentence: its first line, cut to `MAX_MESSAGE`.
+    """Return an exception or another message of the job as part of a sentence: its first line, cut to `MAX_MESSAGE`.
 
-    A first line that ends in a colon, as an exception's type does whose text begins with an empty line, continues in
-    the next one. Of one that repeats the traceback of another process (DataLoader's, for example) the last line, too:
-    the exception that was raised there.
+    If the first line ends in a colon, as in an exception whose text begins with an empty line, the next line is added.
+    If the text repeats the traceback of another process (DataLoader's, for example), its last line is added: the
+    exception that was raised there.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     if len(lines) > 1 and lines[0].endswith(":"):
@@ -132,7 +132,7 @@ def message_text(text: str) -> str:
 
 
 def summary_text(text: str) -> str:
-    """A summary as one line of at most `MAX_SUMMARY` characters, whatever the names and values in it are."""
+    """Return a summary as one line of at most `MAX_SUMMARY` characters, whatever the names and values in it are."""
     line = " ".join(text.splitlines())
     return line if len(line) <= MAX_SUMMARY else line[: MAX_SUMMARY - 3].rstrip() + "..."
 
@@ -148,7 +148,7 @@ def place_text(
 ) -> str:
     """Where a rank runs: ``"gpu-17, local rank 3, GPU 5, pid 4711"``, in Kubernetes ``"gpu-17, pod train/llama-0"``.
 
-    None and "": not known; "" if nothing is.
+    None and "": unknown. The result is "" if nothing is known.
     """
     parts = [node or host or ""]
     inside = pod or (host if node and host != node else None)
@@ -161,12 +161,12 @@ def place_text(
 
 
 def rank_state_text(state: str) -> str:
-    """A rank's state in a reader's words; ``state`` is as in the collector's API."""
+    """Return a rank's state in a reader's words. ``state`` is as in the collector's API."""
     return "no report yet" if state == "unheard" else state
 
 
 def overdue_text(kind: str, name: str, seconds: float, limit: float) -> str:
-    """A heartbeat or section that has passed its limit: ``"section loading open for 45.0 s (limit 30.0 s)"``.
+    """Describe a heartbeat or section past its limit: ``"section loading open for 45.0 s (limit 30.0 s)"``.
 
     Args:
         kind: as in rank reports: ``section``, ``heartbeat`` or ``outside`` (of all sections).
@@ -176,7 +176,7 @@ def overdue_text(kind: str, name: str, seconds: float, limit: float) -> str:
 
 
 def resolution_text(resolution: str | None) -> str:
-    """Why an incident has ended (its ``resolution``), to follow when it did; "": its fault is over, or it is open."""
+    """Say why an incident has ended (its ``resolution``), as words after its time; "": it is over, or open."""
     return {
         "ended": "the job has ended",
         "stopped": "the job was stopped",
@@ -187,7 +187,7 @@ def resolution_text(resolution: str | None) -> str:
 
 
 def with_wait(summary: str, how_long: str) -> str:
-    """A summary with how long its ranks have waited: ``"...; ranks 0, 2 wait for 47 s"``.
+    """Add to a summary how long its ranks have waited: ``"...; ranks 0, 2 wait for 47 s"``.
 
     Args:
         how_long: ``"for 47 s"`` or ``"since 14:03:12 UTC"``.
@@ -197,12 +197,12 @@ def with_wait(summary: str, how_long: str) -> str:
 
 
 def state_summary(summary: str, state: str) -> str:
-    """A summary, which is in the present tense, of an incident in this state: of one that is over, it says so."""
+    """Return the summary of an incident in this state. It is in the present tense, so for a resolved one it says so."""
     return f"while it fired: {summary}" if state == "resolved" else summary
 
 
 def ranks_by_text(texts: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
-    """Text -> the ranks it is true of, in the order of their first appearance."""
+    """Group ranks by the text that is true of them, in the order of their first appearance."""
     found: dict[str, list[int]] = {}
     for rank, text in texts:
         found.setdefault(text, []).append(rank)
@@ -233,7 +233,7 @@ def short_duration_text(seconds: float) -> str:
 
 
 def ago_text(seconds: float) -> str:
-    """How long ago, in one unit: ``"12 s ago"``, ``"5 min ago"``, ``"3 h ago"``, ``"2 days ago"``."""
+    """Say how long ago, in one unit: ``"12 s ago"``, ``"5 min ago"``, ``"3 h ago"``, ``"2 days ago"``."""
     for limit, size, unit in ((90, 1, "s"), (5_400, 60, "min"), (129_600, 3_600, "h")):
         if seconds < limit:
             return f"{max(0.0, seconds) / size:.0f} {unit} ago"

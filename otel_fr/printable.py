@@ -1,4 +1,4 @@
-"""Text from jobs, made safe for terminals: names and messages may contain control sequences."""
+"""Makes text from jobs safe for terminals: names and messages may contain control sequences."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same in one line, so that a name does not look like a line of ours: line breaks and tabs become spaces."""
+    """Like `printable`, on one line, so that no name looks like a line of ours: line breaks and tabs become spaces."""
     return text if text.isprintable() else printable(text).translate(_SPACES)
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or its beginning and end, with ``" ... "`` between them, in at most so many characters (5 or more)."""
+    """The text, or its beginning and end with ``" ... "`` between them, in at most ``most`` characters (5 or more)."""
     if len(text) <= most:
         return text
     half, odd = divmod(most - 5, 2)
@@ -30,7 +30,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def printable_data(value: Any, form: Callable[[str], str] = printable) -> Any:
-    """`printable`, or another ``form``, of all strings in JSON-like data, including keys; returns new data."""
+    """Apply `printable`, or another ``form``, to all strings in JSON-like data, including keys; return new data."""
     if isinstance(value, str):
         return form(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What NCCL's RAS says, as sentences: the same in incidents and in reports from files. No verdict rests on them."""
+"""NCCL's RAS answers as sentences, the same in incidents and in reports from files. No verdict rests on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from otel_fr.presentation import count_text, group_text, ranks_text
 from otel_fr.rank_report.ras import ABORTED, DEAD, ERROR, KINDS, SILENT, STARTED, ReportedCommunicator, ReportedFact
 
 MAX_COUNTS = 8
-"""Different numbers of calls that one sentence has."""
+"""Different numbers of calls in one sentence."""
 _ERRORS = {
     1: "unhandled CUDA error",
     2: "system error",
@@ -24,20 +24,20 @@ _ERRORS = {
 
 
 def all_well(communicators: int) -> str:
-    """What is said if nothing is odd."""
+    """The sentence if nothing is odd."""
     return f"{count_text(communicators, 'communicator')}: all ranks answered, and have started equally many calls"
 
 
 def timeouts_text(count: int) -> str:
-    """What is said if processes did not answer RAS in time."""
+    """The sentence if processes did not answer RAS in time."""
     return f"some processes did not answer in time ({count_text(count, 'timeout')})"
 
 
 def sentences(one: ReportedCommunicator, group: Group | None) -> Iterator[str]:
-    """A sentence for each thing that is odd.
+    """Yield a sentence for each odd thing.
 
     Args:
-        group: whose communicator it is, as `group_of` finds it: ranks are named by their global numbers then.
+        group: the communicator's group, as `group_of` finds it: then ranks are named by their global numbers.
     """
     where = f"communicator {one.id} of {count_text(one.size, 'rank')}"
     if group is not None:
@@ -73,7 +73,7 @@ def _named(fact: ReportedFact, group: Group | None) -> str:
 
 
 def _numbers(fact: ReportedFact) -> list[int]:
-    """Empty: the text is no list of ranks."""
+    """Return the ranks of a fact; empty: its text is not a list of ranks."""
     try:
         return decode_ranks(fact.ranks)
     except ValueError:
@@ -81,10 +81,10 @@ def _numbers(fact: ReportedFact) -> list[int]:
 
 
 def group_of(one: ReportedCommunicator, groups: Iterable[Group], pid_of: Mapping[int, int | None]) -> Group | None:
-    """The only group of as many ranks with the same processes as the communicator, rank by rank.
+    """Return the only group of the same size whose ranks have the communicator's processes, rank by rank.
 
     Args:
-        pid_of: global rank -> process id; None: not known.
+        pid_of: global rank -> process id; None: unknown.
     """
     parts = [pair for pair in one.processes if len(pair) == 2 and 0 <= pair[0] < one.size]
     fitting = []

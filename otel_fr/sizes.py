@@ -13,7 +13,7 @@ _PREFIXES: Final = "KMGT"
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``1048576``, ``64MiB``, ``1.5 GB``, ``2T``.
+    """Return the bytes of ``1048576``, ``64MiB``, ``1.5 GB``, ``2T``.
 
     Raises:
         ValueError: the text is not a size above 0.

@@ -1,4 +1,4 @@
-"""Reads the text of stacks, as `faulthandler` and `traceback` write it, and where a rank has made its latest calls."""
+"""Reads the text of stacks that `faulthandler` and `traceback` write, and the lines of a rank's latest calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 NATIVE_HEADING = "Native stacks, by py-spy:"
-"""Begins the part of a stack's text with native frames, which comes last."""
+"""Heading of the native frames in the text of a stack. They come last."""
 _FRAME = re.compile(
     r'^[ |]*File "(?P<file>[^"\n]+)", line (?P<line>\d+),? in (?P<name>[^\n]+)(?:\n[ |]*    (?P<source>[^\n]*))?',
     re.MULTILINE,
@@ -27,13 +27,13 @@ _CHAINED = re.compile(
 )
 _HEADS = ("Thread ", "Current thread ", "Stack ")
 ORDER = "(most recent call "
-"""In the headings of threads, and of exceptions."""
+"""Part of the headings of threads and exceptions."""
 NEWEST_FIRST = f"{ORDER}first"
 _LIBRARIES = ("/torch/", "/otel_fr/", "/torchcomms/", "/torchinductor_", "/contextlib.py", "<frozen ", "<string>")
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3[^/]*/(?!(?:site|dist)-packages/)")
 _PACKAGES = "-packages/"
 ALPHABET: Final = string.digits + string.ascii_letters + "-_"
-"""A character for each place in which calls were made (docs/reference/rank-report.md)."""
+"""One character for each place where calls were made (docs/reference/rank-report.md)."""
 _WRAPPERS = ("/typing_extensions.py", "/wrapt/", "/decorator.py", "/opentelemetry/")
 
 
@@ -51,7 +51,7 @@ def is_library(file: str) -> bool:
 
 
 class Frame(NamedTuple):
-    """One frame of a stack's text. ``source``: the line of code, where the text has it."""
+    """One frame in the text of a stack. ``source``: the line of code, if the text has it."""
 
     file: str
     line: str
@@ -80,7 +80,7 @@ class Loop(NamedTuple):
         return f"{self.file}:{lines} {self.function}"
 
     def has(self, place: str) -> bool:
-        """``place``, ``"file:line function"``, is in it."""
+        """True if ``place``, ``"file:line function"``, is in the loop."""
         where, _, function = place.rpartition(" ")
         file, _, line = where.rpartition(":")
         is_there = file == self.file and function == self.function and line.isdecimal()
@@ -88,16 +88,17 @@ class Loop(NamedTuple):
 
 
 Lines = Mapping[int, tuple[str, ...]]
-"""By number of the collective, the frames that called it, ``"file:line function"``, the innermost first."""
+"""Number of a collective -> the frames that called it, ``"file:line function"``, the innermost first."""
 
 
 class CallLines(NamedTuple):
     """The latest collectives of one group, as a rank reports them.
 
     Attributes:
-        group: `Group.id`. first: number of the first.
-        calls: a character for each, which stands for a place by its position in `ALPHABET`; another one: not known.
-        places: of frames, the innermost first.
+        group: `Group.id`.
+        first: number of the first collective.
+        calls: one character for each: its position in `ALPHABET` is its place's in ``places``; another one: unknown.
+        places: tuples of frames, the innermost first.
     """
 
     group: str
@@ -106,13 +107,13 @@ class CallLines(NamedTuple):
     places: tuple[tuple[str, ...], ...]
 
     def by_number(self) -> Lines:
-        """The collectives whose places are known."""
+        """Return the collectives whose places are known."""
         place_of = dict(zip(ALPHABET, self.places, strict=False))
         return {number: place_of[one] for number, one in enumerate(self.calls, self.first) if one in place_of}
 
 
 def threads_of(text: str, most: int | None = None) -> list[str]:
-    """The first ``most`` threads of a process's stacks, each from its heading."""
+    """Return the first ``most`` threads of a process's stacks, each with its heading."""
     starts: list[int] = []
     at = text.find(ORDER)
     while at >= 0 and (most is None or len(starts) <= most):
@@ -125,25 +126,25 @@ def threads_of(text: str, most: int | None = None) -> list[str]:
 
 
 def parts_of(text: str) -> tuple[str, str]:
-    """The stacks of Python and, without their heading, those with native frames; "": there are none."""
+    """Return the Python stacks, and the stacks with native frames without their heading; "": there are none."""
     python, _, native = f"\n{text}".partition(f"\n{NATIVE_HEADING}\n")
     return python.removeprefix("\n"), native
 
 
 def first_native_thread(text: str) -> str:
-    """The first thread with native frames; "": there are none."""
+    """Return the first thread with native frames; "": there are none."""
     return parts_of(text)[1].partition("\nThread ")[0]
 
 
 def first_thread(text: str) -> str:
-    """The first thread; without a heading, as in the text of an exception, all of it. Native frames are left out."""
+    """The first thread without native frames; the entire text if it has no heading, such as an exception's text."""
     python, _ = parts_of(text)
     found = threads_of(python, 1)
     return found[0] if found else python
 
 
 def is_newest_first(thread: str) -> bool:
-    """The heading says that the first frame is the innermost. A text whose beginning was cut off ends with that."""
+    """True if the heading says that the innermost frame is first. A text without its beginning has that frame last."""
     return NEWEST_FIRST in thread.partition("\n")[0]
 
 
@@ -155,8 +156,11 @@ def frames_of(text: str) -> list[Frame]:
 
 
 def places_of(text: str) -> list[str]:
-    """The places of the first thread, the outermost first. Chained tracebacks follow each other as in the text, with
-    Python's sentence between two: the newest exception is last."""
+    """Return the places of the first thread, the outermost first.
+
+    Chained tracebacks follow each other as in the text, with Python's sentence between them: the newest exception is
+    last.
+    """
     thread = first_thread(text)
     found: list[str] = []
     for part in chain_of(thread):
@@ -166,7 +170,7 @@ def places_of(text: str) -> list[str]:
 
 
 def chain_of(thread: str) -> list[str]:
-    """The tracebacks of an exception's text, and between them what Python says of how the next one came about."""
+    """The tracebacks of an exception's text, with Python's sentences between them on how the next came about."""
     return _CHAINED.split(thread)
 
 
@@ -175,7 +179,7 @@ def _frames(text: str) -> list[Frame]:
 
 
 def site_of(stack: str) -> str:
-    """``"file:line function"`` of the user's code in the first thread of a stack, or "" if there is no frame.
+    """Return ``"file:line function"`` of the user's code in the first thread of a stack; "": there is no frame.
 
     The user's frame is the innermost one outside libraries; if all frames are in libraries, the innermost one.
     """

@@ -1,4 +1,4 @@
-"""Connections of urllib3 whose responses are bounded in time and size, also by a server that sends a byte a second."""
+"""Connections of urllib3 whose responses are bounded in time and size, even if a server sends one byte a second."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 MAX_BODY = 64 * 1024
-"""Bytes read of a response's body. What OTLP servers and receivers answer is below 1 kB, except for errors' texts."""
+"""Bytes read of a response's body. OTLP servers and receivers answer with less than 1 kB, except for errors' texts."""
 
 
 class _Current(threading.local):
-    """The request of this thread. ``deadline``: monotonic time by which its response must be complete."""
+    """The request of this thread. ``deadline``: monotonic time at which its response must be complete."""
 
     deadline = float("inf")
 
@@ -26,12 +26,12 @@ _current = _Current()
 
 
 def set_deadline(seconds: float) -> None:
-    """The response of this thread's next request over `POOL_CLASSES` must be complete in so many seconds."""
+    """Require that the response of this thread's next request over `POOL_CLASSES` be complete in so many seconds."""
     _current.deadline = time.monotonic() + seconds
 
 
 def bounded_body(response: urllib3.BaseHTTPResponse) -> bytes:
-    """At most `MAX_BODY` bytes of the body, not decompressed. A longer one's connection is closed.
+    """Return at most `MAX_BODY` bytes of the body, not decompressed. If it is longer, close the connection.
 
     Args:
         response: must be unread.
@@ -43,7 +43,7 @@ def bounded_body(response: urllib3.BaseHTTPResponse) -> bytes:
 
 
 class _TimedReader(io.RawIOBase):
-    """What a socket receives, until a deadline: a timeout of the socket's own begins again with each byte."""
+    """Reads from a socket until a deadline. The socket's own timeout would restart with each byte."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock = sock
@@ -90,7 +90,7 @@ class _HttpsPool(urllib3.HTTPSConnectionPool):
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """To a server that listens on a Unix socket."""
+    """A connection to a server that listens on a Unix socket."""
 
     response_class = _TimedResponse
 
@@ -105,11 +105,13 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def ask_unix(path: str, method: str, target: str, *, seconds: float, most: int) -> bytes:
-    """The body of the response to one request without a body, on a connection of its own.
+    """Send a request without a body on a new connection, and return the response's body.
 
     Args:
-        path: of the Unix socket. target: path and query of the request.
-        seconds: until the response must be complete. most: bytes of its body.
+        path: path of the Unix socket.
+        target: path and query of the request.
+        seconds: time until the response must be complete.
+        most: most bytes of its body.
 
     Raises:
         OSError: there is no server, it does not answer in time or at such length, or it answers with an error.

@@ -1,31 +1,30 @@
-"""PyTorch's own flight recorder of NCCL's calls, as a process that runs can be asked for it."""
+"""How to ask a running process for PyTorch's own flight recorder of NCCL's calls."""
 
 from __future__ import annotations
 
 from typing import Final
 
 SOCKET_KEY: Final = "recorder_socket"
-"""In a ring's meta: path of the Unix socket on which torch's ``_WorkerServer`` of the rank listens."""
+"""In a ring's meta: path of the Unix socket on which the rank's ``_WorkerServer`` of torch listens."""
 
 DUMP_TARGET: Final = "/handler/dump_nccl_trace_json?includecollectives=true&onlyactive=false"
-"""POST: all entries, as JSON. ProcessGroupNCCL has a recorder of its own, which only this handler shows (torch 2.6 to
-2.14)."""
+"""POST: all entries, as JSON. Only this handler shows ProcessGroupNCCL's own recorder (torch 2.6 to 2.14)."""
 
 
 _FOLLOWED: Final = frozenset({"nccl2", "nccl2-lazy"})
-"""Backends of devices without a recorder: the compiled engine sees how far their calls are, and the ring has it."""
+"""Backends of devices without a recorder. The compiled engine sees how far their calls are; the ring has it."""
 
 
 def is_of_device(backend: str) -> bool:
-    """True if PyTorch's recorder knows when devices complete the calls of this backend (torch's name of it)."""
+    """True if PyTorch's recorder knows when devices complete the calls of this backend (its name in torch)."""
     return backend == "nccl"
 
 
 def is_followed(backend: str) -> bool:
-    """True if the ring may have when devices begin and end the calls of this backend, as PyTorch sees it."""
+    """True if the ring may show when devices begin and end the calls of this backend, as PyTorch sees it."""
     return backend in _FOLLOWED
 
 
 def ends_are_seen(backend: str) -> bool:
-    """True if the calls of this backend run on a device, and end when PyTorch sees that they have."""
+    """True if this backend's calls run on a device, and count as ended when PyTorch sees their end."""
     return is_of_device(backend) or is_followed(backend)

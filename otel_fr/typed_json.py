@@ -1,4 +1,4 @@
-"""JSON from outside (a database, an HTTP answer, a file) as a TypedDict, checked once where it enters."""
+"""JSON from outside (a database, an HTTP answer, a file) as a TypedDict, checked once when it enters."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _T = TypeVar("_T")
 
 
 def typed(kind: type[_T], value: object) -> _T:
-    """The value, whose keys have the types that the TypedDict ``kind`` gives them.
+    """Check that the value's keys have the types of the TypedDict ``kind``, and return the value.
 
-    A key that may be None may be absent, as in what an older version has written, and is None then. Further keys stay.
-    Where the type is a literal, a newer version may have values that it does not list.
+    A key that may be None may be absent, as in data that an older version has written; it is then None. Further keys
+    stay. If a type is a literal, unlisted values of its kind are accepted: a newer version may have them.
 
     Raises:
-        ValueError: it is not of that form; the text names the first key that is not.
+        ValueError: the value has another form; the text names the first wrong key.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{kind.__name__} is an object, not {type(value).__name__}")
@@ -36,7 +36,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _fits(value: object, wanted: Any) -> bool:
-    """Types of JSON: bool, int, float, str, None, unions and literals of them, lists, dicts by text, TypedDicts."""
+    """For types of JSON: bool, int, float, str, None, unions and literals of them, lists, dicts by text, TypedDicts."""
     origin, parts = get_origin(wanted), get_args(wanted)
     if origin in (Union, types.UnionType):
         return any(_fits(value, part) for part in parts)
