@@ -1,4 +1,4 @@
-"""Rank reports of arbitrary values, made from the schema: what is added to that is covered, too."""
+"""Rank reports with arbitrary values, made from the schema, so that new keys are covered, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _S = TypeVar("_S", bound=Section)
 
 _ANY_TEXT = st.sampled_from(["", "x", "a\udcff\N{ROCKET}"])
 _LONG = 70_000
-"""Characters; of the texts with larger bounds, the ranks of groups, no longer ones are made."""
+"""Characters of the longest texts. Texts with larger bounds, such as the ranks of groups, are not made longer."""
 _ANY_NUMBER = st.sampled_from([0, 1, -1, 2**63 - 1, 2**63, 2**64, 2**70, -(2**63)])
 _ANY_FLOAT = st.sampled_from([0.0, 0.5, -1.0, 3, 1e300, math.inf, -math.inf, math.nan])
 

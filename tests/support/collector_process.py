@@ -26,10 +26,10 @@ PROTOBUF = "application/x-protobuf"
 
 
 class Collector(CollectorView):
-    """A running collector process and what it says.
+    """A running collector process, and its output.
 
     Args:
-        tls: how its HTTP clients see its certificate.
+        tls: how its HTTP clients verify its certificate.
         program: the beginning of its command line.
 
     Attributes:
@@ -59,7 +59,7 @@ class Collector(CollectorView):
         self.channel = grpc.insecure_channel(self.grpc)
 
     def _addresses(self) -> re.Match[str] | bool | None:
-        """Where it listens; True: it has ended."""
+        """The addresses at which it listens; True: it has ended."""
         is_over = self.process.poll() is not None
         return re.search(r"gRPC on (\S+), HTTP on (\S+)", self.err_file.read_text(errors="replace")) or is_over
 
@@ -104,13 +104,13 @@ class Collector(CollectorView):
         return int(found[1]) * 1024
 
     def kill(self) -> None:
-        """As an out-of-memory kill or a power cut would: nothing is sent or saved at the end."""
+        """Kill the process, like an out-of-memory kill or a power cut: nothing is sent or saved at the end."""
         self.channel.close()
         self.process.kill()
         self.process.wait()
 
     def stop(self, number: int = signal.SIGINT) -> int:
-        """Its exit status."""
+        """Stop the process and return its exit status."""
         self.channel.close()
         if self.process.poll() is None:
             self.process.send_signal(number)

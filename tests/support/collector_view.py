@@ -1,4 +1,4 @@
-"""What tests see of a collector, whether it is a process or runs in the test's own."""
+"""A collector as tests see it, whether it is a process or runs in the test's own."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class CollectorView:
     """Incidents, metrics and pages of a collector.
 
     Attributes:
-        time: on which it runs.
+        time: the time on which it runs.
     """
 
     time: Time
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        """Send a request of the gRPC port; returns the response."""
+        """Send a request to the gRPC port, and return the response."""
         raise NotImplementedError
 
     def fetch(self, path: str, **headers: str) -> Answer:
@@ -39,15 +39,15 @@ class CollectorView:
         raise NotImplementedError
 
     def lines(self) -> list[dict[str, Any]]:
-        """Each change of an incident that was published."""
+        """Return each published change of an incident."""
         raise NotImplementedError
 
     def said(self) -> str:
-        """What helps to see why a test fails."""
+        """Return text that helps to see why a test fails."""
         raise NotImplementedError
 
     def job(self, world: int, job_id: str = "job-7", attempt: int = 0) -> Job:
-        """A job that reports to it."""
+        """Return a job that reports to this collector."""
         return Job(self, world, job_id, attempt, time=self.time)
 
     def get(self, path: str) -> str:
@@ -56,25 +56,25 @@ class CollectorView:
         return answer.body.decode()
 
     def api(self, path: str) -> dict[str, Any]:
-        """The JSON at a path of the API, such as ``jobs``."""
+        """Return the JSON at a path of the API, such as ``jobs``."""
         found: dict[str, Any] = json.loads(self.get(f"/api/v1/{path}"))
         return found
 
     def incidents(self) -> list[dict[str, Any]]:
-        """The last state of each incident, in order of opening."""
+        """Return the last state of each incident, in order of opening."""
         return list({line["id"]: line for line in self.lines()}.values())
 
     def causes(self) -> list[dict[str, Any]]:
         return cause_incidents(self.incidents())
 
     def wait_cause(self, check: Callable[[dict[str, Any]], object] = bool) -> dict[str, Any]:
-        """The first cause for which ``check`` holds."""
+        """Wait for the first cause for which ``check`` holds, and return it."""
         found = self.time.wait_for(lambda: next((one for one in self.causes() if check(one)), None))
         assert found is not None, (self.incidents(), self.said())
         return found
 
     def wait_causes(self, count: int) -> list[dict[str, Any]]:
-        """All causes, once there are so many."""
+        """Wait until there are ``count`` causes, and return all causes."""
         assert self.time.wait_for(lambda: len(self.causes()) >= count), (self.incidents(), self.said())
         return self.causes()
 

@@ -1,4 +1,4 @@
-"""Flight-recorder files in which anything may stand."""
+"""Flight-recorder files with arbitrary content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Database files, and what may have become of them since a program last closed them."""
+"""Database files, and what may have happened to them since a program last closed them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A made job on devices: what its spans tell a collector of its collectives, with the devices' own durations."""
+"""A simulated job on devices: its spans, as a collector receives them, with the devices' own durations."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from otel_fr.match import CallState, Group, Signature
 
 TRANSFER = 0.0005
 AHEAD = 0.5
-"""Seconds by which hosts enqueue calls before their devices begin them, at most."""
+"""Most seconds by which hosts enqueue calls before their devices begin them."""
 WATCHDOG = 0.1
-"""Seconds between two times that PyTorch's watchdog looks for calls that have ended."""
+"""Seconds between two checks of PyTorch's watchdog for calls that have ended."""
 
 
 class DeviceJob:
-    """Each rank has a host that enqueues ahead, and one device that executes its calls in their order.
+    """Each rank has a host that enqueues ahead, and one device that executes its calls in order.
 
     Args:
-        untimed: share of the calls whose duration is not there yet when they are seen to have ended; 1: all.
+        untimed: share of the calls whose duration is still unknown when they are seen to have ended; 1: all.
 
     Attributes:
-        now: the time on each device. silent: a rank whose spans do not arrive.
+        now: the time on each device.
+        silent: a rank whose spans do not arrive.
     """
 
     def __init__(self, size: int, seed: object = 0, *, untimed: float = 0.002) -> None:
@@ -47,11 +48,11 @@ class DeviceJob:
         self._spans: list[list[SpanCall]] = [[] for _ in range(size)]
 
     def compute(self, rank: int, seconds: float) -> None:
-        """The rank's device executes kernels that are no calls."""
+        """Let the rank's device execute kernels that are no calls."""
         self.now[rank] += seconds
 
     def collective(self, operation: str, ranks: Sequence[int], label: str = "default_pg") -> None:
-        """It ends on all of its members at once, when the last has come."""
+        """Make a collective that ends on all of its members at once, when the last has come."""
         group = Group(identity.group_id(label, ranks), label, label, tuple(ranks))
         end = max(self.now[rank] for rank in ranks) + TRANSFER
         for rank in ranks:
@@ -59,7 +60,7 @@ class DeviceJob:
             self._end(rank, self._template(group, Signature(operation), "collective"), number, 0, end)
 
     def message(self, source: int, target: int, label: str = "pp") -> None:
-        """A send and its receive; both devices wait for the other one."""
+        """Make a send and its receive; both devices wait for each other."""
         group = Group(identity.group_id(label, (0, 1)), label, label, ())
         end = max(self.now[source], self.now[target]) + TRANSFER
         pair = next(self._numbers[group.id, (source, target)])
@@ -68,18 +69,18 @@ class DeviceJob:
             self._end(rank, template, next(self._numbers[group.id, rank]), pair, end)
 
     def tell(self) -> None:
-        """All spans arrive, rank after rank."""
+        """Let all spans arrive, rank after rank."""
         for rank, spans in enumerate(self._spans):
             if rank != self.silent:
                 add_spans(self.run, rank, spans, 0.0)
             spans.clear()
 
     def named(self) -> set[int]:
-        """The ranks that an incident would name now."""
+        """Return the ranks that an incident would name now."""
         return {one.rank for group in self.run.groups.values() for one in group.waits.blocks.stragglers()}
 
     def shown(self) -> set[int]:
-        """The ranks that metrics and page name now."""
+        """Return the ranks that metrics and page name now."""
         found = [group.waits.blocks.slowest() for group in self.run.groups.values()]
         return {one.rank for one in found if one is not None}
 

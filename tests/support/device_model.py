@@ -1,7 +1,7 @@
-"""Ranks with a host and a device each: hosts issue calls and may run ahead, devices do a group's calls in order.
+"""Ranks with a host and a device each. Hosts issue calls and may run ahead; devices execute a group's calls in order.
 
-Like NCCL: a collective completes once every member's device stands at it; sends and receives complete in pairs. What
-is left once nothing moves is evidence with known truth.
+As in NCCL, a collective completes once every member's device has reached it, and sends and receives complete in pairs.
+Once nothing moves any more, the remaining state is evidence with known truth.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Machine:
     """A job.
 
     Attributes:
-        depth: calls a host may have open (1: it waits for each).
-        stuck: rank -> records that its device finishes.
+        depth: calls that a host may have open (1: it waits for each).
+        stuck: rank -> number of records that its device finishes.
         silent: rank -> records, up to the stuck one and from there on. The device still does its part of them, so that
             others complete them, but the rank never sees them complete (as after an error of a GPU).
     """
@@ -57,7 +57,7 @@ class Machine:
     done: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def run(self, rng: random.Random) -> None:
-        """Let it go on until nothing moves."""
+        """Run until nothing moves."""
         ranks = list(self.programs)
         moved = [True]
         while any(moved):
@@ -90,7 +90,7 @@ class Machine:
         return True
 
     def _execute(self, rank: int) -> bool:
-        """The device of ``rank`` turns to the next call of each of its queues; a call that all stand at completes."""
+        """Let the device of ``rank`` turn to the next call of each queue. A call that all have reached completes."""
         moved = False
         for (owner, _), queue in self.queues.items():
             if owner != rank or not queue or rank in self.arrived[queue[0].place]:
@@ -116,7 +116,7 @@ class Machine:
                 queue.popleft()
 
     def evidence(self, *, ages: bool = True) -> Evidence:
-        """What recorders show once nothing moves any more. ``ages``: recorded."""
+        """Return the recorders' evidence once nothing moves any more. ``ages``: whether the ages of calls are known."""
         groups = {op.group.id: op.group for program in self.programs.values() for op in program}
         ranks = {rank: Rank(rank, idle=10.0) for rank in self.programs}
         calls = []

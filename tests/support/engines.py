@@ -1,6 +1,6 @@
-"""What the tests of the compiled capture engine need: they skip where it cannot be built.
+"""Helpers for tests of the compiled capture engine. The tests skip if it cannot be built.
 
-`make setup` puts the kernel into a cache of the tests. Where that was not run, it is compiled here once, in about 20 s.
+`make setup` puts the kernel into a cache of the tests. Otherwise, it is compiled here once, in about 20 s.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ needs_ring_writer = pytest.mark.skipif(
 )
 
 CACHE = ROOT / "build" / "test-cache"
-"""``XDG_CACHE_HOME`` of the processes that are to find the kernel."""
+"""``XDG_CACHE_HOME`` of the processes that must find the kernel."""
 
 ENGINES = ("python", "compiled")
 
 EACH_ENGINE = all_but(("compiled",), ENGINES)
-"""Parameters of tests that start processes. That the Python engine records the same is shown by `test_engines` and
-`test_engines_agree`."""
+"""Parameters of tests that start processes. `test_engines` and `test_engines_agree` cover the Python engine."""
 
 
 @functools.cache

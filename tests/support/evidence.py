@@ -1,4 +1,4 @@
-"""Evidence made by hand for the match engine, with defaults for what a test does not care about."""
+"""Evidence made by hand for the match engine, with defaults for values that do not matter to a test."""
 
 from __future__ import annotations
 

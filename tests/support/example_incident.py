@@ -1,8 +1,7 @@
-"""`make example-incident`: one incident as its readers get it; docs/reference/incident.md has the webhook's.
+"""`make example-incident`: one incident as its readers see it. docs/reference/incident.md has the webhook's text.
 
-A job of four ranks on two machines is played into a collector in this process, by a clock of its own, so that the text
-is always the same: what the ranks report is made here, and everything that follows from it is made by the collector and
-by the commands.
+A job of four ranks on two machines is played into a collector in this process, on its own clock, so that the text is
+always the same. The ranks' reports are made here; the collector and the commands make everything that follows.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ WIDTH = 80
 """Columns of the terminal."""
 JSON_WIDTH = 144
 BEGAN = datetime(2026, 3, 14, 3, 11, 20, tzinfo=timezone.utc).timestamp()
-"""When the three ranks begin to wait."""
+"""When three ranks begin to wait."""
 SEEN_AFTER = 47.0
-"""Seconds later, somebody looks."""
+"""Seconds after that at which somebody looks."""
 WORLD, CULPRIT, STALL = 4, 2, 5.0
 JOB, SERVICE = "llama-7b", "train.py"
 COLLECTOR, JAEGER = "http://collector:8080", "http://jaeger:16686"
@@ -75,7 +74,7 @@ _MISSING = """Thread MainThread (most recent call last):
 
 
 class Play:
-    """The job and the collector, by one clock."""
+    """The job and the collector, on one clock."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -94,7 +93,7 @@ class Play:
         return BEGAN + self.now - self._waits_from
 
     def run(self) -> Incident:
-        """Until somebody looks; the incident as it is then."""
+        """Play until somebody looks, and return the incident at that time."""
         while self.now < self._waits_from + SEEN_AFTER:
             self.now = round(self.now + 0.5, 1)
             age = self.now - self._waits_from

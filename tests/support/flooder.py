@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 from tests.support.tokens import TEAM, bearer
 
 _SECONDS = 60.0
-"""After which a request is given up and the next one sent."""
+"""Seconds after which a request is given up and the next one is sent."""
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Valid telemetry in amounts that no sane client sends: it fills every limit of the collector, or wakes its judge.
 
-Each function makes one request; equal arguments make equal requests, other numbers other jobs.
+Each function makes one request. Equal arguments make equal requests, other numbers make other jobs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tests.support import hostile
 from tests.support.otlp_messages import logs_request, rank_resource, report_record, spans_request
 
 _MARK = b"#0000#"
-"""Stands for a number in requests that are made once: each takes seconds to make."""
+"""Stands for a number in requests that are made only once, because each takes seconds to make."""
 DEAD_JOBS = 300
-"""Jobs of one request of `dead_jobs`."""
+"""Jobs in one request of `dead_jobs`."""
 
 
 class Sender(NamedTuple):

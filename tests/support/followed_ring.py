@@ -1,4 +1,4 @@
-"""A ring that a test writes call by call, with the reader that a monitor follows it by."""
+"""A ring that a test writes call by call, with the reader with which a monitor follows it."""
 
 from __future__ import annotations
 

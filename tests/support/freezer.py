@@ -1,4 +1,4 @@
-"""The freezer of cgroup v2: processes that do not run, and cannot tell."""
+"""The freezer of cgroup v2: frozen processes do not run, and cannot notice it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def waited_for_processor(thread: Path) -> float:
 class HealthWatch:
     """Asks /healthz again and again, in a thread of its own.
 
-    What other programs on a busy machine take from the two threads that ask and answer does not count.
+    Time that other programs on a busy machine take from the asking and the answering thread does not count.
 
     Attributes:
         latencies: seconds, one for each answer.
@@ -41,12 +41,12 @@ class HealthWatch:
         return max(self.latencies, default=0.0)
 
     def percentile(self, share: float) -> float:
-        """The latency that this share of the answers did not exceed."""
+        """Return the latency that this share of the answers did not exceed."""
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
     def ask(self) -> float:
-        """One answer; returns its latency."""
+        """Ask once, and return the latency."""
         pid = self._collector.process.pid
         threads = (Path(f"/proc/{pid}/task/{pid}"), Path(f"/proc/self/task/{threading.get_native_id()}"))
         begun, waited = time.monotonic(), sum(map(waited_for_processor, threads))
@@ -61,7 +61,7 @@ class HealthWatch:
             self.ask()
 
     def end(self) -> None:
-        """Ask no more; the answer that is awaited still counts."""
+        """Stop asking. The answer that is awaited still counts."""
         self._end.set()
 
     @contextlib.contextmanager

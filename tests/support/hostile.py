@@ -1,4 +1,4 @@
-"""Requests of a hostile client: few bytes when compressed, and as much as possible for the collector to keep."""
+"""Requests of a hostile client: few bytes when compressed, but as much as possible for the collector to keep."""
 
 from __future__ import annotations
 

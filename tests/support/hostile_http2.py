@@ -1,6 +1,6 @@
-"""HTTP/2 as no gRPC client speaks it: frames made by hand (RFC 9113), with header blocks made by hand (RFC 7541).
+"""HTTP/2 as no gRPC client speaks it: handmade frames (RFC 9113) with handmade header blocks (RFC 7541).
 
-Each attack is one connection without a token, from its begin until so many bytes are sent or the server closes it.
+Each attack is one connection without a token. It lasts until so many bytes are sent or the server closes it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ NEWEST = b"\xbe"
 BURST = 50
 """Requests that are sent at once."""
 SECONDS = 30.0
-"""After which a server that reads nothing more has stopped the attack."""
+"""Seconds after which a server that reads nothing more has stopped the attack."""
 
 Attack = Callable[[socket.socket], Iterator[bytes]]
-"""What is sent after the preface, piece by piece, without an end."""
+"""Yields what is sent after the preface, piece by piece, without end."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 
 Behaviour = Callable[[socket.socket, threading.Event], None]
-"""What is done with a connection; the event is set when the server ends."""
+"""Handles a connection. The event is set when the server ends."""
 
 STEP = 0.2
 """Seconds between two bytes of a server that drips."""

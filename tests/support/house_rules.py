@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tests.support.paths import ROOT
 
 LONGEST = 400
-"""Lines of a file that is read in one sitting."""
+"""Most lines of a file, so that it can be read in one sitting."""
 
 LONGER = {
     "collector/otel_fr_collector/incidents/book.py": 449,
@@ -19,12 +19,12 @@ LONGER = {
     "collector/otel_fr_collector/jobs/run.py": 433,
     "otel_fr/capture/session.py": 418,
 }
-"""Files that are longer. They may only become shorter, and leave the list."""
+"""Files that are longer. They may only become shorter, and then leave the list."""
 
 CODE = re.compile(r"\.(py|cpp|hpp|c|h|js)$")
 COMMENT = re.compile(r"\s*(?://|/?\*)")
 DOCUMENT = re.compile(r"\.(md|ya?ml|html|tmpl|toml|proto)$|(^|/)(Makefile|NOTES\.txt)$|^(?!docs/|tests/).*\.json$")
-"""Of JSON, not the files with recorded data."""
+"""JSON files count, except for those with recorded data."""
 SERVED = re.compile(r"/(api_answers|rate_answers|incident|attribution/answer|web/api|web/endpoints)\.py$")
 """Modules whose docstrings are texts of /api/openapi.json."""
 GLOSSARY = "docs/reference/glossary.md"
@@ -49,7 +49,7 @@ def too_long(names: list[str]) -> Iterator[str]:
 
 
 def phrases() -> list[re.Pattern[str]]:
-    """The first columns of the glossary's last two tables: phrases to avoid everywhere, and in documents."""
+    """Return the first columns of the glossary's last two tables: phrases to avoid everywhere, and in documents."""
     tables = (ROOT / GLOSSARY).read_text(encoding="utf-8").split("|---|---|\n")[-2:]
     rows = [re.findall(r"^\|([^|]+)\|", table.partition("\n\n")[0], re.MULTILINE) for table in tables]
     patterns = ["|".join(r"\s+".join(phrase.split()) for phrase in listed) for listed in rows]
@@ -70,8 +70,11 @@ def to_reword(names: list[str]) -> Iterator[str]:
 
 
 def shown_texts(name: str, text: str) -> Iterator[tuple[int, str]]:
-    """Texts of a file that users may read, with the lines where they begin: all of a document; the strings of Python,
-    with docstrings only if they are served; of JavaScript all but comments."""
+    """Yield the texts of a file that users may read, with the lines where they begin.
+
+    These are all of a document; the strings of Python, with docstrings only if they are served; and JavaScript without
+    comments.
+    """
     if DOCUMENT.search(name):
         yield 1, text
     elif name.endswith(".js"):

@@ -12,10 +12,10 @@ from otel_fr_collector.aside import AsideError
 
 
 class InPlace:
-    """As `Aside`: the work sees the memory as it is now, its result is a copy, and the event loop has a turn first.
+    """Like `Aside`: the work sees the memory as it is now, its result is a copy, and the event loop has a turn first.
 
     Args:
-        go: with which the work ends, in a test that plays what comes before; None: at once.
+        go: the work ends once this is set, in a test that plays what comes before; None: at once.
     """
 
     def __init__(self, work: Callable[[], Any], go: asyncio.Event | None = None) -> None:
@@ -27,10 +27,10 @@ class InPlace:
             self._problem = traceback.format_exc()
 
     async def result(self) -> Any:
-        """What the work returns.
+        """Return the result of the work.
 
         Raises:
-            AsideError: it raised something.
+            AsideError: the work raised an exception.
         """
         await (asyncio.sleep(0) if self._go is None else self._go.wait())
         if self._problem:

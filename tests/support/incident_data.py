@@ -24,7 +24,7 @@ _EXAMPLE: dict[str, Any] = {
 
 
 def incident_data(**changed: object) -> CollectorIncidentData:
-    """Rank 1 is missing in an all_reduce of two ranks, with these keys changed."""
+    """Rank 1 is missing in an all_reduce of two ranks. ``changed``: keys with other values."""
     return typed(CollectorIncidentData, {**_EXAMPLE, **changed})
 
 

@@ -1,4 +1,4 @@
-"""HTTP servers that incidents are posted to in tests."""
+"""HTTP servers to which incidents are posted in tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Receiver:
 
 
 class AlertSink(Receiver):
-    """A small server of Alertmanager's POST /api/v2/alerts that keeps the alerts that it takes."""
+    """A small server of Alertmanager's POST /api/v2/alerts, which keeps the alerts that it accepts."""
 
     def __init__(self) -> None:
         self.posts: list[list[dict[str, Any]]] = []
@@ -53,9 +53,9 @@ class AlertSink(Receiver):
 class FakeGrafana(Receiver):
     """Checks the documented contract of Grafana's annotations HTTP API, and keeps annotations as Grafana would.
 
-    Grafana itself cannot be installed from the package sources of these tests. What is checked is what
-    grafana.com/docs/grafana/latest/developers/http_api/annotations says: POST needs text and times in milliseconds
-    and answers with an id; PATCH takes the same fields, all optional; GET finds by all of the given tags.
+    Grafana itself cannot be installed from the package sources of these tests. The checks follow
+    grafana.com/docs/grafana/latest/developers/http_api/annotations: POST needs text and times in milliseconds and
+    answers with an id; PATCH takes the same fields, all optional; GET finds by all of the given tags.
     """
 
     TOKEN = "glsa_0123456789"

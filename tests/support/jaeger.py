@@ -16,27 +16,27 @@ from tests.support.waiting import wait_for
 
 @dataclass(frozen=True)
 class Jaeger:
-    """A running Jaeger; the addresses of its OTLP receiver (gRPC), of its query service (HTTP) and of its metrics."""
+    """A running Jaeger, with the addresses of its OTLP receiver (gRPC), its query service (HTTP) and its metrics."""
 
     otlp: str
     query: str
     metrics: str
 
     def spans(self, trace_id: str) -> list[dict[str, Any]]:
-        """The spans of a trace that it has by now."""
+        """Return the spans of a trace that it has so far."""
         traces = (get(f"http://{self.query}/api/traces/{trace_id}") or {}).get("data")
         found: list[dict[str, Any]] = traces[0]["spans"] if traces else []
         return found
 
     def traces(self, service: str) -> list[dict[str, Any]]:
-        """All traces of a service that it has by now."""
+        """Return all traces of a service that it has so far."""
         found: list[dict[str, Any]] = (
             get(f"http://{self.query}/api/traces?service={service}&limit=5000&lookback=1h") or {}
         ).get("data") or []
         return found
 
     def services(self) -> list[str]:
-        """Names of the services that it has traces from."""
+        """Return names of the services from which it has traces."""
         return sorted((get(f"http://{self.query}/api/services") or {}).get("data") or [])
 
 
@@ -46,7 +46,7 @@ def tags(span: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def running_jaeger(folder: Path) -> Iterator[Jaeger]:
-    """With the configuration of deploy/."""
+    """Run a Jaeger with the configuration of deploy/."""
     names = ("OTLP_GRPC", "OTLP_HTTP", "QUERY_HTTP", "QUERY_GRPC", "HEALTH")
     env = {f"JAEGER_{name}": free_address() for name in names}
     host, _, port = (metrics := free_address()).rpartition(":")

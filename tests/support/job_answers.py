@@ -1,4 +1,4 @@
-"""One job as the API answers, without a server."""
+"""The API's answer about one job, without a server."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from otel_fr.api_answers import JobDetail
 
 
 async def job_answer(run: Run, book: IncidentBook, now: float, wall: float, *asked: int) -> JobDetail:
-    """``now``, ``wall``: monotonic and Unix time. ``asked``: ranks that are asked for."""
+    """Return the API's answer. ``now``, ``wall``: monotonic and Unix time. ``asked``: ranks that are asked for."""
     return await detail(run, await picture(run, book, now, wall), now, asked)

@@ -1,4 +1,4 @@
-"""Tests that only `make test-all` runs: further cases of what a shorter test of the same job shows too."""
+"""Tests that only `make test-all` runs: further cases of jobs that a shorter test also covers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Case = TypeVar("Case", str, int)
 
 
 def all_but(short: Iterable[Case], cases: Iterable[Case]) -> list[ParameterSet]:
-    """Parameters of a test: the cases. All but the ``short`` ones are marked as long.
+    """Return the cases as a test's parameters, with all but the ``short`` ones marked as long.
 
     Raises:
         ValueError: a short one is not among the cases.

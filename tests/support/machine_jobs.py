@@ -1,4 +1,4 @@
-"""A real torchrun job on hosts of our own (`tests.support.machines`), and the collector on one of them."""
+"""A real torchrun job on simulated hosts (`tests.support.machines`), and the collector on one of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE, until
 
 _API = "http://127.0.0.1:8080/api/v1"
 RANKS = 2
-"""On each host."""
+"""Ranks on each host."""
 STALL = 3.0
 """OTEL_FR_STALL_SECONDS of the job."""
 SETTLED, LONGEST = 8.0, 40.0
@@ -30,7 +30,7 @@ SETTLED, LONGEST = 8.0, 40.0
 
 
 class HostCollector:
-    """A collector that runs on a host, and what it has published."""
+    """A collector that runs on a host, and the changes that it has published."""
 
     def __init__(self, host: Host, folder: Path, *options: str) -> None:
         folder.mkdir()
@@ -50,29 +50,29 @@ class HostCollector:
             time.sleep(0.1)
 
     def heard(self) -> int:
-        """How many ranks of jobs it hears of now."""
+        """Return how many ranks of jobs it hears of now."""
         text = self.host.output("curl", "-s", f"{_API}/jobs")
         return sum(job["ranks"].get("running", 0) for job in json.loads(text)["jobs"])
 
     def slow_links(self) -> list[dict[str, Any]]:
-        """As its API names them, of the one job."""
+        """Return the slow links of the only job, as its API names them."""
         (job,) = json.loads(self.host.output("curl", "-s", f"{_API}/jobs"))["jobs"]
         found = json.loads(self.host.output("curl", "-s", f"{_API}/jobs/{job['id']}"))["slow_links"]
         assert isinstance(found, list)
         return found
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of its samples of /metrics that have these labels."""
+        """Return the sum of its samples of /metrics that have these labels."""
         families = text_string_to_metric_families(self.host.output("curl", "-s", "http://127.0.0.1:8080/metrics"))
         samples = [one for family in families for one in family.samples if one.name == name]
         return sum(one.value for one in samples if labels.items() <= one.labels.items())
 
     def lines(self) -> list[dict[str, Any]]:
-        """Each change that it has published."""
+        """Return each change that it has published."""
         return [json.loads(line) for line in self._file.read_text().splitlines()]
 
     def causes(self) -> list[dict[str, Any]]:
-        """The last state of each cause, in order of opening."""
+        """Return the last state of each cause, in order of opening."""
         return cause_incidents(list({line["id"]: line for line in self.lines()}.values()))
 
 
@@ -80,10 +80,11 @@ def start_node_collector(host: Host, folder: Path, to: Host) -> str:
     """Start an OpenTelemetry Collector with ``deploy/otelcol/node.yaml`` on a host.
 
     Args:
-        folder: for its queue and its log. to: the host of otel-fr's collector, which may begin later.
+        folder: for its queue and its log.
+        to: the host of otel-fr's collector, which may begin later.
 
     Returns:
-        its endpoint for what runs on the same host.
+        its endpoint for programs on the same host.
     """
     env = {**_environment(), "OTEL_FR_ENDPOINT": f"{to.name}:4317", "QUEUE": str(folder / f"queue-{host.name}")}
     log = folder / f"otelcol-{host.name}.log"
@@ -93,10 +94,12 @@ def start_node_collector(host: Host, folder: Path, to: Host) -> str:
 
 
 class HostJob:
-    """A job with two ranks on each of the hosts; the first host keeps the rendezvous' store.
+    """A job with two ranks on each of the hosts. The first host keeps the rendezvous' store.
 
     Args:
-        collector: None: there is none. rdzv: torchrun's backend. nodes: as of torchrun.
+        collector: None: there is none.
+        rdzv: torchrun's backend.
+        nodes: as in torchrun.
         env: added to the ranks' environment; may name another endpoint.
     """
 
@@ -137,7 +140,7 @@ class HostJob:
         self.agents[host.name] = host.start(command, self.logs[host.name], env, self.folder)
 
     def steps(self) -> dict[int, tuple[int, int, str, str]]:
-        """By rank: steps done, ranks, host, attempt."""
+        """Return rank -> (steps done, ranks, host, attempt)."""
         found = {}
         for path in self.folder.glob("steps-*"):
             with contextlib.suppress(ValueError):
@@ -146,7 +149,7 @@ class HostJob:
         return found
 
     def wait_steps(self, ranks: int, more: int = 20) -> None:
-        """Until so many ranks, all there are, have done so many more steps, in this attempt or a later one."""
+        """Wait until all ranks, ``ranks`` of them, have done ``more`` further steps, in this attempt or a later one."""
         begun = self.steps()
 
         def has_moved(rank: int, step: int, world: int, where: tuple[str, ...]) -> bool:
@@ -157,11 +160,11 @@ class HostJob:
         until(lambda: sum(has_moved(rank, *one[:2], one[2:]) for rank, one in self.steps().items()) == ranks)
 
     def touch(self, name: str) -> None:
-        """Make a file that the job looks for."""
+        """Make a file that the job waits for."""
         (self.folder / name).touch()
 
     def stop(self) -> dict[str, int]:
-        """Have it end well; the exit statuses of its agents."""
+        """Let the job end well, and return the exit statuses of its agents."""
         self.touch("stop")
         return {name: agent.wait(PATIENCE) for name, agent in self.agents.items()}
 

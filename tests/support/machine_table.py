@@ -16,7 +16,7 @@ COLUMNS = ("case", "truth", "verdict", "seconds to it", "host named", "last line
 MAX_LINE = 110
 """Characters of a log's line."""
 _SAID = re.compile(r"otel-fr(?:\[rank \d+\])?: (?!files of )(.+)")
-"""A line about the job. What it says of files is not."""
+"""A line about the job, except lines about files."""
 
 
 class Table:
@@ -31,7 +31,9 @@ class Table:
         """Note a case.
 
         Args:
-            since: Unix seconds, when its fault began. causes: incidents that are causes. logs: of the hosts, by name.
+            since: Unix seconds at which its fault began.
+            causes: incidents that are causes.
+            logs: host -> its log.
         """
         seconds = [f"{(unix(one['detected_at']) or 0.0) - since:.1f}" for one in causes if "detected_at" in one]
         hosts = {host for one in causes for host in named(one) or _told(one, logs)}
@@ -46,24 +48,24 @@ class Table:
 
 
 def named(cause: Mapping[str, Any]) -> set[str]:
-    """The hosts of an incident's culprits."""
+    """Return the hosts of an incident's culprits."""
     found = (cause["places"].get(str(rank)) for rank in cause["culprit_ranks"])
     return {place["host"] for place in found if place is not None}
 
 
 def _told(cause: Mapping[str, Any], hosts: Iterable[str]) -> set[str]:
-    """The hosts that its summary names."""
+    """Return the hosts that its summary names."""
     return {host for host in hosts if re.search(rf"\b{host}\b", cause["summary"])}
 
 
 def _verdict(cause: Mapping[str, Any]) -> str:
-    """Category, culprits, rule, and why it was resolved."""
+    """Return category, culprits, rule, and the reason of resolution."""
     ranks = ", ".join(map(str, cause["culprit_ranks"])) or "nobody"
     return f"`{cause['category']}` {ranks} ({cause['rule']}); {cause.get('resolution') or 'open'}"
 
 
 def _last_lines(logs: Mapping[str, Path]) -> Iterator[str]:
-    """What each host's log says last; hosts with the same line are named together."""
+    """Yield the last line of each host's log. Hosts with the same line are named together."""
     hosts: dict[str, list[str]] = {}
     for host, log in logs.items():
         found = _SAID.findall(log.read_text(errors="replace")) or ["-"]

@@ -1,14 +1,14 @@
-"""Several hosts on this machine, by Linux' namespaces, and a switch between them, at which links can be cut.
+"""Several hosts on this machine, by Linux' namespaces, with a switch between them at which links can be cut.
 
-Each has a network, a host name, processes, /tmp and /dev/shm of its own:
+Each has its own network, host name, processes, /tmp and /dev/shm:
 
     with machines(folder, "n0", "n1") as (n0, n1):
         n0.start([...], folder / "log")
-        n1.cut()        # from now on nothing comes from it and nothing reaches it, and nobody is told
+        n1.cut()        # from now on nothing comes from it and nothing reaches it, and nobody is notified
         n1.slow()       # its link passes 256 kbit/s
         n1.kill()       # its processes end, as by SIGKILL
 
-``folder`` and the project are on all hosts, as a shared file system is. Hosts find each other by name.
+``folder`` and the project are on all hosts, like on a shared file system. Hosts find each other by name.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.support.waiting import PATIENCE, wait_for
 
 _NET = "10.77.0"
 _NOWHERE = "02:00:00:00:ff:ff"
-"""An address that no host has: what is sent to it is lost, and its sender does not notice."""
+"""An address that no host has. What is sent to it is lost, without notice to its sender."""
 _OWN = ("/tmp", "/dev/shm")
-"""Folders that each host has for itself."""
+"""Folders that each host has of its own."""
 _UNSHARE = ("setpriv", "--pdeathsig", "KILL", "unshare")
-"""The beginning of a command that starts a process in new namespaces. It ends with this one, however that ends."""
+"""The beginning of a command that starts a process in new namespaces. It ends with this process, however that ends."""
 _PREPARE = """
 set -e
 hostname {name}
@@ -50,11 +50,11 @@ wait
 
 
 _SLOW = "tc qdisc replace dev {device} root tbf rate 256kbit burst 2kb latency 2s"
-"""What is sent on slowly waits in a queue."""
+"""What is sent waits in a queue."""
 
 
 class Switch:
-    """What the hosts' links meet in: a network of its own with a bridge, as long as its process lives."""
+    """Connects the hosts' links: a network of its own with a bridge, as long as its process lives."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -66,11 +66,11 @@ class Switch:
         self.ip("link set switch up")
 
     def ip(self, command: str) -> None:
-        """A command of ip(8) in its network."""
+        """Run a command of ip(8) in its network."""
         self.run(f"ip {command}")
 
     def run(self, command: str) -> None:
-        """A command in its network."""
+        """Run a command in its network."""
         _run("nsenter", "-t", str(self._process.pid), "-n", *command.split())
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class Host:
     """One of the hosts.
 
     Attributes:
-        name, address: by which the others reach it.
+        name, address: by which other hosts reach it.
     """
 
     def __init__(self, folder: Path, switch: Switch, number: int, names: Sequence[str]) -> None:
@@ -110,8 +110,11 @@ class Host:
         self._connect(number, len(names))
 
     def _connect(self, number: int, count: int) -> None:
-        """Connect it to the switch. It knows the others' hardware addresses, as a router does: a host that is gone is
-        not noticed on the way to it."""
+        """Connect the host to the switch.
+
+        It knows the others' hardware addresses, as a router does, so that nothing on the way to a host shows that it is
+        gone.
+        """
         self._switch.ip(f"link add {self._port} type veth peer name eth0 netns {self._init}")
         self._switch.ip(f"link set {self._port} master switch up")
         self.ip(f"link set eth0 address {_hardware(number)}")
@@ -125,7 +128,7 @@ class Host:
         self.ip(f"neigh replace {address} lladdr {hardware} nud permanent dev eth0")
 
     def ip(self, command: str) -> None:
-        """A command of ip(8) on this host."""
+        """Run a command of ip(8) on this host."""
         _run(*self._enter(), "ip", *command.split())
 
     def _enter(self) -> tuple[str, ...]:
@@ -147,22 +150,22 @@ class Host:
             )
 
     def output(self, *command: str, env: Mapping[str, str] | None = None) -> str:
-        """What a program prints that runs to its end on this host."""
+        """Run a program to its end on this host, and return its output."""
         done = subprocess.run(
             [*self._enter(), *command], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         return done.stdout
 
     def cut(self) -> None:
-        """Take its link from the switch: what is sent to it or by it is lost."""
+        """Take the host's link from the switch: what it sends, or is sent to it, is lost."""
         self._switch.ip(f"link set {self._port} nomaster")
 
     def mend(self) -> None:
-        """Connect its link again."""
+        """Connect the host's link again."""
         self._switch.ip(f"link set {self._port} master switch")
 
     def slow(self) -> None:
-        """Have its link pass 256 kbit/s in each direction. The test is skipped where the kernel cannot."""
+        """Have the host's link pass 256 kbit/s in each direction. Skips the test if the kernel cannot."""
         try:
             _run(*self._enter(), *_SLOW.format(device="eth0").split())
         except AssertionError as error:
@@ -170,7 +173,7 @@ class Host:
         self._switch.run(_SLOW.format(device=self._port))
 
     def cut_from(self, other: Host) -> None:
-        """Lose what these two hosts send to each other; both reach all others."""
+        """Lose what these two hosts send to each other. Both reach all other hosts."""
         for one, to in ((self, other), (other, self)):
             one._find(to.address, _NOWHERE)
 
@@ -180,7 +183,7 @@ class Host:
             one._find(to.address, to._own_hardware)
 
     def kill(self) -> None:
-        """End its processes at once. Their connections are closed: others notice, unless its link is cut."""
+        """End the host's processes at once. Their connections close, so that others notice, unless its link is cut."""
         if self._process.poll() is None:
             os.kill(self._init, signal.SIGKILL)  # the host's first process: the kernel ends all others with it
             self._process.wait()
@@ -188,9 +191,9 @@ class Host:
 
 @contextlib.contextmanager
 def machines(folder: Path, *names: str) -> Iterator[list[Host]]:
-    """Hosts with these names, while the block runs; its end kills what still runs on them.
+    """Run hosts with these names during the block. Its end kills what still runs on them.
 
-    The test is skipped where hosts cannot be made.
+    Skips the test if hosts cannot be made.
     """
     why = _why_not()
     if why:
@@ -207,7 +210,7 @@ def machines(folder: Path, *names: str) -> Iterator[list[Host]]:
 
 
 def _why_not() -> str:
-    """Why this user, or this kernel, cannot make hosts; empty: they can be made."""
+    """Say why this user, or this kernel, cannot make hosts; empty: they can be made."""
     missing = [program for program in ("setpriv", "unshare", "nsenter", "ip", "mount") if not shutil.which(program)]
     if missing:
         return f"{', '.join(missing)} not installed"

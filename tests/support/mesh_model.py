@@ -1,4 +1,4 @@
-"""Hybrid-parallel jobs on a mesh of ranks. Some ranks make a step too few or too many: evidence with known truth."""
+"""Hybrid-parallel jobs on a mesh of ranks in which some ranks make a step too few or too many: known truth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Mesh:
 
 
 def mesh(shape: tuple[int, ...], *, described: bool = True) -> Mesh:
-    """The groups of a mesh: default group, and those of each dimension."""
+    """Make the groups of a mesh: the default group, and those of each dimension."""
     names = ("pp", "dp", "tp")[-len(shape) :]
     size = math.prod(shape)
     axes = []
@@ -51,19 +51,19 @@ class Program:
     end: tuple[Step, ...] = ()
 
     def calls(self, rank: int, more: int = 0) -> list[Op]:
-        """A rank's own. ``more``: steps that it makes beside those of the program."""
+        """Return a rank's own calls. ``more``: extra steps that it makes."""
         return [Op(groups[rank], what) for groups, what in (*self.step * (self.steps + more), *self.end)]
 
 
 def run(rng: random.Random, of: Mesh, program: Program, more: Mapping[int, int]) -> Machine:
-    """The job after nothing moves any more. ``more``: rank -> steps too many."""
+    """Return the job after nothing moves any more. ``more``: rank -> extra steps."""
     machine = Machine({rank: program.calls(rank, more.get(rank, 0)) for rank in of.everyone})
     machine.run(rng)
     return machine
 
 
 def as_the_collector_sees_it(evidence: Evidence) -> Evidence:
-    """Without the calls that completed on all ranks, except each rank's last one: the collector keeps no others."""
+    """Leave out calls that completed on all ranks, except each rank's last one: the collector keeps no others."""
     last: dict[int, int] = {}
     for call in evidence.calls:
         last[call.rank] = max(last.get(call.rank, 0), call.record)
