@@ -30,7 +30,7 @@ class Persistence:
         resume: called with the restored incidents, oldest first.
         forget: called with a run whose incidents another collector continues.
         clock, wall: monotonic and Unix time in seconds.
-        is_judging: whether a thread is judging a run.
+        is_judging: whether a run is being judged.
     """
 
     def __init__(

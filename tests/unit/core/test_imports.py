@@ -54,6 +54,8 @@ def files(name: str) -> list[Path]:
                 "otel_fr.decision_names",
                 "otel_fr.identity",
                 "otel_fr.operations",
+                "otel_fr.fingerprint",
+                "otel_fr.rank_report",
                 "otel_fr.communication_errors",
                 "otel_fr.stacks",
             },
