@@ -112,7 +112,7 @@ class Service:
         self._faults = Faults(metrics)
         self._last_tick = self._cleaned_at = clock()
         self._persistence: Persistence | None = None
-        self._grace = ReturnGrace(clock(), self._may_judge)
+        self._grace = ReturnGrace(clock(), self._may_judge, self.runs.before)
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._take_changes, clock, wall)
         self._peer_failures = PeerFailures(self.runs, self.book, self.control, self._grace, clock)
         self._disagreements = Disagreements(self.control, metrics)

@@ -36,11 +36,18 @@ class ReturnGrace:
     Args:
         started: monotonic time of the collector's start.
         may_judge: whether other collectors' incidents of a run are known, or no longer waited for.
+        before: returns the run that a run's processes were in before (`Runs.before`).
     """
 
-    def __init__(self, started: float, may_judge: Callable[[Run, float], bool] = lambda *_: True) -> None:
+    def __init__(
+        self,
+        started: float,
+        may_judge: Callable[[Run, float], bool] = lambda *_: True,
+        before: Callable[[Run], Run | None] = lambda _: None,
+    ) -> None:
         self._started = started
         self._may_judge = may_judge
+        self._before = before
         self._until: dict[RunId, float | None] = {}
         """Monotonic time at which the wait ends; None: no rank of the run has reported yet."""
         self._checked: set[RunId] = set()
@@ -65,12 +72,21 @@ class ReturnGrace:
             if all(rank.report is None for rank in run.ranks.values()):
                 return True
             until = self._until[run.id] = now + timeline.RECONNECT_SECONDS
-        are_known = run.world_size is not None and len(run.ranks) >= run.world_size
-        if now >= until or (are_known and all(rank.report or rank.ended is not None for rank in run.ranks.values())):
+        if now >= until or self._are_back(run):
             del self._until[run.id]
             run.lags.floor = now
             return False
         return True
+
+    def _are_back(self, run: Run) -> bool:
+        """Whether all its ranks have reported, those that have not come to it yet in the run before."""
+        own, before = run.ranks.values(), self._before(run)
+        here = {state.place.process for state in own}
+        behind = (
+            [] if before is None else [s for s in before.ranks.values() if s.report and s.place.process not in here]
+        )
+        are_known = run.world_size is not None and len(own) + len(behind) >= run.world_size
+        return are_known and all(state.report or state.ended is not None for state in own)
 
     def expire(self, now: float, known: Container[RunId]) -> None:
         """Stop waiting once every rank has had time to reconnect, and forget runs that are not ``known`` any more."""

@@ -8,7 +8,7 @@ from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.return_grace import MAX_FIRST_REPORT_NUMBER, ReturnGrace
 from otel_fr_collector.jobs.run import Run, RunId
 
-from otel_fr.match import Category
+from otel_fr.match import Category, Place
 from otel_fr.rank_report import RankReport, ReportedExit
 from tests.support.evidence import NO_CALL, finding
 from tests.support.told import apply, rank_in
@@ -42,6 +42,19 @@ def test_the_wait_for_ranks_that_do_not_reconnect_is_bounded() -> None:
     assert grace.waits_for(run, 10.0)
     assert grace.waits_for(run, 10.0 + timeline.RECONNECT_SECONDS - 0.1)
     assert not grace.waits_for(run, 10.0 + timeline.RECONNECT_SECONDS)
+
+
+def test_a_rank_that_reports_in_the_run_before_is_not_waited_for() -> None:
+    """After a restart, others wait in the next run for a rank that does not come to it."""
+    before, run = Run(RunId("job-7", 0, "before"), 0.0, 0.0, world_size=3), make()
+    grace = ReturnGrace(0.0, before=lambda _: before)
+    for one, rank, pid in ((run, 0, 10), (run, 1, 12), (before, 2, 12)):
+        add_reports(one, rank, number=MAX_FIRST_REPORT_NUMBER + 1)
+        one.ranks[rank].place = Place("n0", pid)
+    assert grace.waits_for(run, 1.0), "process 12 has come, with another rank"
+    add_reports(before, 1, number=100)
+    before.ranks[1].place = Place("n0", 11)
+    assert not grace.waits_for(run, 2.0)
 
 
 def test_a_rank_that_has_ended_is_not_waited_for() -> None:
