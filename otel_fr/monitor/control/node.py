@@ -97,7 +97,7 @@ class Node:
         """This monitor among those of the newest run that others here have gone on to, and the number of its ranks.
 
         None: there is none, it lacks no rank, or it has ended well. As this rank's number there is not known, it has
-        one that is not a rank's.
+        one that is not a rank's. It has not joined, so that none of them waits for its last word.
         """
         with contextlib.suppress(OSError, ValueError):
             found = self._folder.parent.glob(f"{_PREFIX}*/{_EARLIER}{short_name(self.run_id)}")

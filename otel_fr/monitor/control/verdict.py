@@ -243,12 +243,10 @@ class Verdict:
     # ---- at the end
 
     def follow_others(self) -> None:
-        """The rank has ended. Where others miss it in the run that they have gone on to, this is one of that run's
-        monitors from now on: the run fails for the same reason, which one of them says."""
+        """The rank has ended. If others miss it in the run that they have gone on to, that fails for the same reason.
+        One of its monitors says so, to whom the collector tells of it; this one does only if they are gone."""
         if (found := self.node.next()) is not None:
-            node, world_size = found
-            node.join()
-            self.follow(node, world_size)
+            self.follow(*found)
 
     def last_words(self, error: Stderr, poll: Callable[[], bool]) -> None:
         """Say why the run failed, if it did, and if no other monitor here can say it later.
