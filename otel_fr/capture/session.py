@@ -190,8 +190,7 @@ class Session:
         split = split_groups.find(name)
         if split is not None:
             return split
-        names = self._c10d._world.pg_names
-        return next((group for group, known in list(names.items()) if known == name), None)
+        return next((group for group, known in list(self._c10d._world.pg_names.items()) if known == name), None)
 
     def _connect(self) -> None:
         """Start the monitor. If that fails, the ring is still written, and can be read after a crash."""
@@ -366,9 +365,7 @@ class Session:
         with self.recorder.lock:
             self._writer.set_state(ProcessState.CLEAN if clean else ProcessState.EXITING)
         responder = self._responder
-        confirmed = True
-        if responder is not None:
-            confirmed = responder.say_goodbye(seconds)
+        confirmed = responder is None or responder.say_goodbye(seconds)
         if clean and (responder is None or responder.has_lost_monitor):
             self._writer.unlink()  # as the monitor would have done
             if self._stack_signal is not None:

@@ -15,9 +15,7 @@ LONGEST = 400
 
 LONGER = {
     "collector/otel_fr_collector/incidents/book.py": 449,
-    "collector/otel_fr_collector/jobs/numbers.py": 419,
     "collector/otel_fr_collector/jobs/run.py": 433,
-    "otel_fr/capture/session.py": 418,
 }
 """Files that are longer. They may only become shorter, and then leave the list."""
 

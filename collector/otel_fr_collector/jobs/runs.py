@@ -9,7 +9,7 @@ from otel_fr.presentation import group_name
 from otel_fr.waits.blocks import StragglerLimits
 from otel_fr_collector import timeline
 from otel_fr_collector.jobs.lateness import Attention
-from otel_fr_collector.jobs.numbers import PastNumbers
+from otel_fr_collector.jobs.past_numbers import PastNumbers
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run, RunId
 from otel_fr_collector.jobs.tallies import PastTallies
 from otel_fr_collector.jobs.usage import MAX_KEPT, Usage
