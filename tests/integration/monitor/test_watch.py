@@ -17,6 +17,7 @@ from otel_fr import identity
 from otel_fr.dumps.read import load
 from otel_fr.dumps.write import is_ours
 from otel_fr.match import CallState
+from otel_fr.monitor.control.verdict import ANALYSIS_SECONDS
 from tests.support.monitored_rank import Played, play
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import Sink, grpc_sink
@@ -26,8 +27,9 @@ from tests.support.waiting import PATIENCE, until
 STALL = 1.0
 AT_ONCE = 3.0
 """Seconds; it takes a tenth of that, and on a busy machine a multiple of it."""
-SOON = 20.0
-"""Seconds in which a monitor has said its last, on a busy machine too; one that waits for something takes longer."""
+SOON = ANALYSIS_SECONDS + 5.0
+"""Seconds in which a monitor has said its last, on a machine so busy that its verdict does not end in time; one that
+waits for its endpoint takes `FAILED_SECONDS`."""
 RUN = identity.run_id("job-7", 1, "n0")
 GROUP = identity.group_id("0", RANKS)
 
