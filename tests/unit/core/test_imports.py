@@ -52,6 +52,7 @@ def files(name: str) -> list[Path]:
                 "numpy",
                 "otel_fr.presentation",
                 "otel_fr.decision_names",
+                "otel_fr.fingerprint",
                 "otel_fr.identity",
                 "otel_fr.operations",
                 "otel_fr.fingerprint",
