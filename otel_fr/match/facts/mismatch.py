@@ -40,6 +40,11 @@ MAX_CLASSES = 64
 MAX_PAIRS = 8
 """Members of an all_to_all whose pieces are compared in pairs. If there are more, `unfit_pairs` compares arrays."""
 
+MAX_SHIFTED = 100
+"""Instances after a mismatch in which is looked for whether a rank made one call more or one fewer."""
+_SHIFTS = {(1, 0): "one call more", (0, 1): "one call fewer"}
+"""By how many numbers later the calls are that fit: the differing rank's, and the others'."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Mismatch:
@@ -282,22 +287,32 @@ def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Sig
 def shift_of(instances: Mapping[InstanceKey, Instance], mismatch: Mismatch) -> str:
     """``"one call more"`` or ``"one call fewer"`` if the differing rank seems to have made that, else ``""``.
 
-    Found from the next instance: the differing rank's next call fits the others' current one (it made one call more),
-    or its current call fits the others' next one (it left one out).
+    Found from the next instances: the differing rank's next calls fit the others' current ones (it made one call more),
+    or its current calls fit the others' next ones (it left one out). In a program that repeats its calls both can hold
+    for a while: the one that holds for longer counts, and it is ``"one call more or one fewer"`` if neither does.
     """
     instance = mismatch.instance
     others = [rank for rank in instance.calls if rank not in mismatch.differing]
     if len(instance.key) != 3 or len(mismatch.differing) != 1 or not others:
         return ""
     rank, other = mismatch.differing[0], others[0]
-    after = instances.get((instance.key[0], instance.key[1], instance.key[2] + 1))
-    if after is None:
-        return ""
-    both = rank in after.calls and other in after.calls
-    if both and compare(instance.group, after.call(rank), after.call(other)) is None:
+    group, stream, number = instance.key
+
+    def fits(own: int, theirs: int) -> bool | None:
+        """Whether the calls that are so many numbers later do; None: one of them is not known."""
+        one, two = instances.get((group, stream, number + own)), instances.get((group, stream, number + theirs))
+        if one is None or two is None or rank not in one.calls or other not in two.calls:
+            return None
+        return compare(instance.group, one.call(rank), two.call(other)) is None
+
+    if fits(1, 1):
         return ""  # in step again
-    if rank in after.calls and compare(instance.group, after.call(rank), instance.call(other)) is None:
-        return "one call more"
-    if other in after.calls and compare(instance.group, instance.call(rank), after.call(other)) is None:
-        return "one call fewer"
-    return ""
+    left = [shift for shift in _SHIFTS if fits(*shift)]
+    later = 0
+    while len(left) > 1 and later < MAX_SHIFTED:
+        later += 1
+        found = {shift: fits(later + shift[0], later + shift[1]) for shift in left}
+        left = [shift for shift in left if found[shift] is not False] or left
+        if not all(found.values()):
+            break
+    return _SHIFTS[left[0]] if len(left) == 1 else "one call more or one fewer" if left else ""
