@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 from signal import SIGKILL
 
@@ -20,7 +21,7 @@ from otel_fr.match.facts.ranks import (
     was_stopped,
 )
 from otel_fr.match.facts.stops import KILL_GRACE, cleared_away, stopped_first, stopped_late, were_killed_together
-from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Rank
+from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Group, Rank
 
 TOGETHER = 2.0
 """Seconds within which ranks that one signal killed ended together: a machine, a rack, or somebody's command did it."""
@@ -274,25 +275,45 @@ _CHECKPOINT = re.compile(
 names the failed ranks by their ranks in the step's group."""
 
 
+_SAME_MODEL = re.compile(
+    r"RuntimeError: DDP expects same model across all ranks, but Rank ([0-9]+) has ([0-9]+) params, "
+    r"while rank ([0-9]+) has inconsistent ([0-9]+) params"
+)
+"""Exception of DDP's constructor (reducer.cpp). All ranks raise it if one has another number of parameters. It names the
+rank that raises it and the first rank that differs, by their ranks in the group."""
+
+
 def _reraised(facts: Facts, candidates: Collection[int]) -> set[int]:
-    """Return the candidates whose exception names another candidate, and not themselves, as the one that failed."""
+    """Return the ``candidates`` whose exceptions say that other candidates, not themselves, are at fault."""
     found: set[int] = set()
+    models: dict[str, dict[int, str]] = {}
     for rank in candidates:
-        failed = _failed_ranks(facts, rank)
-        if failed and rank not in failed and not failed.isdisjoint(candidates):
-            found.add(rank)
+        group = _last_group(facts, rank)
+        if group is None:
+            continue
+        text = facts.evidence.ranks[rank].exception
+        if named := _CHECKPOINT.match(text):
+            failed = _globally(group, named[1].split(","))
+            if failed and rank not in failed and not failed.isdisjoint(candidates):
+                found.add(rank)
+        elif named := _SAME_MODEL.match(text):
+            pairs = (([named[1]], named[2]), ([named[3]], named[4]))
+            models.setdefault(group.id, {}).update((r, size) for one, size in pairs for r in _globally(group, one))
+    for sizes in models.values():
+        ((usual, how_many),) = Counter(sizes.values()).most_common(1)
+        odd = {rank for rank, size in sizes.items() if size != usual}
+        if 2 * how_many > len(sizes) and not odd.isdisjoint(candidates):
+            found.update(sizes.keys() - odd)
     return found
 
 
-def _failed_ranks(facts: Facts, rank: int) -> set[int]:
-    """Return the global ranks that a rank's exception names.
+def _last_group(facts: Facts, rank: int) -> Group | None:
+    """Return the group of the rank's newest call."""
+    last = facts.lasts.get(rank)
+    return None if last is None else facts.evidence.groups.get(last.call.group)
 
-    The rank raised it after a collective of the step, its newest call, so that call's group is the step's.
-    """
-    named = _CHECKPOINT.match(facts.evidence.ranks[rank].exception)
-    if named is None or rank not in facts.lasts:
-        return set()
-    group = facts.evidence.groups.get(facts.lasts[rank].call.group)
-    members = group.ranks if group is not None else ()
-    numbers = [int(text) for text in named[1].split(",")]
-    return {members[number] for number in numbers} if max(numbers) < len(members) else set()
+
+def _globally(group: Group, texts: Iterable[str]) -> set[int]:
+    """Convert ranks of a group to global ranks. Empty if the group lacks one of them."""
+    numbers = [int(text) for text in texts]
+    return {group.ranks[number] for number in numbers} if max(numbers) < len(group.ranks) else set()
