@@ -60,12 +60,14 @@ def endings(case: Case, claims: Claims) -> list[tuple[str | None, list[int]]]:
     told = {rank for claim in claims if claim.category is Category.RANK_DEAD for rank in claim.culprits}
     by_cause: dict[str | None, list[int]] = {}
     for rank in sorted(case.deaths - told):
-        by_cause.setdefault(died_in_mismatch(case, claims, [rank]), []).append(rank)
+        cause = claims.same_culprits(case, [rank]) or died_in_mismatch(case, claims, [rank])
+        by_cause.setdefault(cause, []).append(rank)
     return list(by_cause.items())
 
 
 def rank_ended(case: Case, _: Claims, root: tuple[str | None, list[int]]) -> Claim:
-    """They are named together. A death in calls that do not fit together is a consequence of the mismatch."""
+    """They are named together. A death in calls that do not fit together is a consequence of the mismatch, and so is
+    the death of a rank that called wrongly."""
     cause, ranks = root
     return Claim(
         category=Category.RANK_DEAD,

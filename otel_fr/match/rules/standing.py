@@ -8,6 +8,7 @@ from otel_fr.match.case import Case
 from otel_fr.match.facts.calls import failed_at_once
 from otel_fr.match.facts.endings import stayed_away
 from otel_fr.match.facts.instances import Instance, instance_key
+from otel_fr.match.facts.mismatch import judge
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import CallState, Ending
 from otel_fr.match.rules.claims import Claims
@@ -77,14 +78,27 @@ def may_wait(case: Case, rank: int) -> bool:
     )
 
 
-def died_in_mismatch(case: Case, claims: Claims, ranks: Iterable[int]) -> str | None:
-    """Return the key of a mismatch in whose calls these ranks were when they died: backends abort ranks for one."""
-    unended = (CallState.IN_FLIGHT, CallState.FAILED)
-    for bad in case.mismatches:
-        one = bad.instance
-        if not bad.is_over and all(r in one.calls and one.call(r).state in unended for r in ranks):
-            return claims.cause_of.get(one.key)
+def died_in_mismatch(case: Case, claims: Claims, ranks: Sequence[int]) -> str | None:
+    """Return the key of a mismatch in whose calls these ranks were when they died: backends abort ranks for one.
+
+    A later call of the group counts, too, if its calls do not match either.
+    """
+    wrong = {bad.instance.key for bad in case.mismatches if not bad.is_over}
+    for own in case.by_rank.get(ranks[0], ()):
+        key = instance_key(own)
+        instance = case.instances.get(key) if key is not None and key in claims.cause_of else None
+        if instance is None or not all(_was_in(instance, rank) for rank in ranks):
+            continue
+        node = case.nodes.get(instance.key)
+        is_behind = node is not None and node.mismatch is not None and judge(instance) is not None
+        if is_behind or instance.key in wrong:
+            return claims.cause_of[instance.key]
     return None
+
+
+def _was_in(instance: Instance, rank: int) -> bool:
+    """Return whether the rank's call has not completed."""
+    return rank in instance.calls and instance.call(rank).state in (CallState.IN_FLIGHT, CallState.FAILED)
 
 
 def is_in_barrier(case: Case, rank: int) -> bool:

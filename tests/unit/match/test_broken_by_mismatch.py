@@ -69,6 +69,43 @@ def test_a_death_outside_of_the_mismatch_is_a_fault_of_its_own() -> None:
     assert found == {Category.SIZE_MISMATCH, Category.RANK_DEAD}
 
 
+def just_called(rank: int, signature: Signature = SUM) -> Call:
+    return seventh(rank, "t", signature, CallState.IN_FLIGHT, age=0.3)
+
+
+def after_two(*tp: Call, dead: int, **ending: Any) -> list[Finding]:
+    """Rank 3 calls wrongly in the sixth all_reduce, which completes, and ``tp`` are the seventh calls."""
+    sixth = [call(r, 6, CallState.COMPLETED, LARGE if r == 3 else SUM, group="t", record=6) for r in range(4)]
+    reached = {own.rank for own in tp}
+    ranks = [rank(r, counts={"t": (7 if r in reached else 6, 6)}, idle=0.5) for r in range(4)]
+    ranks[dead] = rank(dead, counts={"t": (7 if dead in reached else 6, 6)}, idle=0.5, **ending)
+    return judge([*sixth, *tp], ranks, (TP,), 4)
+
+
+def test_a_death_in_the_next_call_that_does_not_fit_is_a_consequence() -> None:
+    tp = [failed(0, "t", after=0.2), just_called(1), just_called(ABORTED), just_called(3, LARGE)]
+    (cause,) = causes(after_two(*tp, dead=ABORTED, ending=Ending.KILLED, signal=SIGABRT))
+    assert (cause.category, cause.culprit_ranks, cause.sequence_id) == (Category.SIZE_MISMATCH, (3,), 6)
+
+
+def test_a_death_in_the_next_call_that_fits_is_a_fault_of_its_own() -> None:
+    tp = [failed(0, "t", after=0.2), just_called(1), just_called(ABORTED), just_called(3)]
+    found = causes(after_two(*tp, dead=ABORTED, ending=Ending.KILLED, signal=SIGABRT))
+    assert {(one.category, one.culprit_ranks) for one in found} == {
+        (Category.SIZE_MISMATCH, (3,)),
+        (Category.RANK_DEAD, (ABORTED,)),
+    }
+
+
+def test_the_rank_that_called_wrongly_and_then_raised_is_named_once() -> None:
+    """What it received was not what it had asked for, and its program could not use it."""
+    raised = {"ending": Ending.RAISED, "exit_code": 1, "exception": "_pickle.UnpicklingError: invalid load key"}
+    findings = after_two(hanging(0, "t"), hanging(1, "t"), dead=3, **raised)
+    (cause,) = causes(findings)
+    assert (cause.category, cause.culprit_ranks) == (Category.SIZE_MISMATCH, (3,))
+    assert {one.category for one in findings} == {Category.SIZE_MISMATCH, Category.RANK_DEAD, Category.MISSING_RANK}
+
+
 BOTH, LEFT, ACROSS = Group("b", "1", "both", (2, 3)), Group("l", "2", "left", (0, 1)), Group("a", "3", "across", (1, 2))
 IN_ORDER = {0: [LEFT, world(4)], 1: [ACROSS, LEFT, world(4)], 2: [BOTH, ACROSS, world(4)], 3: [BOTH, world(4)]}
 """What each rank has enqueued and its device has not completed."""
