@@ -116,6 +116,7 @@ def call_too_many(case: Case, claims: Claims, root: Blocked) -> Outcome:
 def beyond_claim(case: Case, claims: Claims, node: Node, ranks: Sequence[int]) -> Claim:
     """Return the claim that ranks wait in a call that the others do not make."""
     absent = [rank for rank in node.instance.members if rank not in node.instance.calls]
+    absent = [rank for rank in absent if rank not in case.unheard] or absent
     ended = all(case.evidence.ending_of(rank) is Ending.CLEAN for rank in absent)
     left = all(has_destroyed(case, node, rank) for rank in absent)
     if node.instance.p2p is not None:

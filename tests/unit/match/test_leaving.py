@@ -150,6 +150,14 @@ def test_most_ranks_that_destroyed_the_group_are_not_accused_by_one_that_calls_o
     assert (found.rule, found.culprit_ranks) == ("call_too_many", (0,))
 
 
+@pytest.mark.parametrize("ends", [ENDED, {}], ids=["ended well", "runs"])
+def test_a_rank_that_ended_well_and_left_no_file_counts_as_done(ends: dict[str, Any]) -> None:
+    """One that waits as well would have left a file."""
+    found = cause([call(0, 6)], [rank(0, 6), rank(2, **DONE, **ends)])
+    assert (found.rule, found.culprit_ranks) == ("call_too_many", (0,))
+    assert "rank 1" not in found.summary
+
+
 @pytest.mark.parametrize("size", [3, 4])
 def test_a_rank_that_has_not_come_so_far_is_named_without_those_that_are_done(size: int) -> None:
     done = [rank(r, ending=Ending.CLEAN, **DONE) for r in range(2, size)]
