@@ -287,7 +287,8 @@ class Judge:
         processes that an incident of another run accuses: they have not come to this run.
         """
         findings = [finding for finding in verdict.findings if not credibility.has_completed(run, finding)]
-        known = {key for incident in self._book.open_of(run.id) for key in incident.keys}
+        told = self._book.open_of(run.id)
+        known = {key for incident in told for key in incident.keys}
         causes = [
             one
             for one in findings
@@ -296,6 +297,7 @@ class Judge:
             and one.key not in verdict.early
             and credibility.is_credible(run, verdict.taken, one, reason)
         ]
+        known = {key for incident in told if incident.cause is None for key in incident.keys}
         known.update(finding.key for finding in causes)
         return causes + [f for f in findings if f.caused_by is not None and f.caused_by in known]
 
