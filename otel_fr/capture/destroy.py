@@ -91,11 +91,16 @@ def _end(recorder: Recorder, begun: tuple[int, int] | None, *, has_failed: bool)
 
 def keeps_gil(version: str) -> bool:
     """Return True if this version of torch holds the GIL in the destructor of a group, or is unknown."""
+    return release(version) < _FIXED
+
+
+def release(version: str) -> tuple[int, int]:
+    """Return the major and minor number of a version of torch; zeros if they cannot be read."""
     try:
         major, minor = version.split(".")[:2]
-        return (int(major), int(minor)) < _FIXED
+        return int(major), int(minor)
     except ValueError:
-        return True
+        return 0, 0
 
 
 def _settle(c10d: ModuleType, recorder: Recorder, group: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from otel_fr import identity
 from otel_fr.capture import split_groups
+from otel_fr.capture.destroy import release
 from otel_fr.ring import GroupDef
 from otel_fr.ring.layout import UNPAIRED
 
@@ -183,9 +185,11 @@ def describe(c10d: ModuleType, group: Any, name: str, ranks: tuple[int, ...], lo
 
     Source of `GroupDef.is_serial`: a group that is bound to a device connects eagerly, and ProcessGroupNCCL then warns
     that "unbatched P2P ops are treated as independent collective ops, and are thus serialized with all other ops".
+    Before torch 2.8, each pair of ranks had a communicator of its own (https://github.com/pytorch/pytorch/issues/152220).
     """
     found = definition_of(name, str(group.group_desc), ranks, backends_of(c10d, group), local_id)
-    return replace(found, is_serial=getattr(group, "bound_device_id", None) is not None)
+    is_shared = release(str(getattr(sys.modules.get("torch"), "__version__", ""))) >= (2, 8)
+    return replace(found, is_serial=is_shared and getattr(group, "bound_device_id", None) is not None)
 
 
 def backends_of(c10d: ModuleType, group: Any) -> set[str]:
