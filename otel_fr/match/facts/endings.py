@@ -279,8 +279,8 @@ _SAME_MODEL = re.compile(
     r"RuntimeError: DDP expects same model across all ranks, but Rank ([0-9]+) has ([0-9]+) params, "
     r"while rank ([0-9]+) has inconsistent ([0-9]+) params"
 )
-"""Exception of DDP's constructor (reducer.cpp). All ranks raise it if one has another number of parameters. It names the
-rank that raises it and the first rank that differs, by their ranks in the group."""
+"""Exception of DDP's constructor (reducer.cpp). All ranks raise it if one has another number of parameters. It
+names the rank that raises it and the first rank that differs, by their ranks in the group."""
 
 
 def _reraised(facts: Facts, candidates: Collection[int]) -> set[int]:

@@ -55,7 +55,6 @@ def files(name: str) -> list[Path]:
                 "otel_fr.fingerprint",
                 "otel_fr.identity",
                 "otel_fr.operations",
-                "otel_fr.fingerprint",
                 "otel_fr.rank_report",
                 "otel_fr.communication_errors",
                 "otel_fr.stacks",
