@@ -1,4 +1,4 @@
-"""The collector's commands to this rank, carried out: flight-recorder files, and failed peers."""
+"""Carries out the collector's commands to this rank, such as files, stacks, calls and failed peers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from otel_fr.torch_recorder import ends_are_seen
 _log = logging.getLogger("otel_fr.monitor")
 
 FETCH_SECONDS, FETCH_SHARE = 3.0, 0.01
-"""CPU time that looking for calls may take at once, and which share of a processor in the long run. One look takes up
-to a second; a collector needs three or four for a difference, and is not answered beyond this."""
+"""How much CPU time looking for calls may take at once, and which share of a processor in the long run. One look takes
+up to a second. A collector needs three or four looks for a difference. Requests beyond these limits get no answer."""
 MAX_FETCHES = 64
-"""Questions for calls that wait; later ones count."""
+"""How many requests for calls may wait. If there are more, the oldest are dropped."""
 _MAX_REASON = 500
-"""Characters of a reason, or of a URL, that are logged."""
+"""How many characters of a reason or a URL are logged."""
 
 
 class Commands:
-    """Takes the commands for the run that the rank is in.
+    """Handles the commands for the rank's present run.
 
     Args:
         link: the socket to the rank, if there is one.
@@ -69,7 +69,7 @@ class Commands:
         self._has_refused = False
 
     def step(self, now_ns: int) -> None:
-        """Carry out what has come, and what has become due. ``now_ns``: monotonic."""
+        """Carry out commands that have come, and actions that have become due. ``now_ns``: monotonic."""
         self._follow_run()
         while (command := self._next()) is not None:
             self._take(command)
@@ -79,9 +79,9 @@ class Commands:
             self._end_calls(now_ns)
 
     def note_incidents(self) -> bool:
-        """Take note of the incidents that have come, now that the rank has ended; carry out nothing.
+        """Note the incidents that have come, now that the rank has ended. Commands are not carried out.
 
-        False: no more will come, as far as is known.
+        Return False if no more commands can come.
         """
         while (command := self._next()) is not None:
             if command.HasField("dump") and command.dump.incident_id:
@@ -141,7 +141,7 @@ class Commands:
         self._files.write(dump.reason[:200] or REASON_REQUEST, of_fault=True)
 
     def _answer(self, wanted: FetchCalls) -> None:
-        """Report the calls that are asked for; one question in a step, because a look may take a second."""
+        """Report requested calls. Each step answers only one request, because a look may take a second."""
         if self._fetching.wait(time.monotonic()) > 0:
             if not self._has_refused:
                 _log.info("the collector asks for more calls than this rank answers")
@@ -162,12 +162,12 @@ class Commands:
             self._tell(notice, "peer_failed", names.EVENT_PEER_FAILED)
 
     def _say(self, text: str, *values: object) -> None:
-        """Log what all monitors of the run receive: once for each node, by its first rank."""
+        """Log news that all monitors of the run receive. Only the monitor of local rank 0 logs it."""
         if not self._reporter.run.identity.local_rank:
             self._verdict.log(text, *values)
 
     def _end_calls(self, now_ns: int) -> None:
-        """Have the rank end the calls that wait for a failed peer."""
+        """Make the rank end the calls that wait for a failed peer."""
         run = self._reporter.run
         moved_ns = run.moved_ns
         notice = self._peers.due(
@@ -188,7 +188,8 @@ class Commands:
 
 
 def _dated(item: Tracked, moved_ns: int) -> Record:
-    """The call, of a device waiting at most since something moved: it may not have begun what was enqueued before."""
+    """Return the call. If it is a device's, it counts as waiting since the rank last moved: before that, the device may
+    not have begun it."""
     record = item.record
     is_unseen = record.waited_ns is None and ends_are_seen(record.signature.backend)
     return record._replace(waited_ns=max(moved_ns, POSTED + 1)) if is_unseen else record

@@ -1,1 +1,1 @@
-"""Who the monitor talks to: the collector, the rank, the other monitors of its machine."""
+"""Connections of the monitor to the collector, to the rank, and to the other monitors of its machine."""

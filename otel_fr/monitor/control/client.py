@@ -1,8 +1,8 @@
-"""Commands of the collector to this rank, from a gRPC stream. Everything else works without it.
+"""Receives the collector's commands to this rank over a gRPC stream. Everything else works without it.
 
-The monitors of a run on one machine share a stream (`otel_fr.monitor.control.siblings`): this one watches for all, or
-gets its commands from the one that does, and passes its progress reports to it. A monitor that cannot reach the others
-watches for itself.
+The monitors of a run on one machine share one stream (`otel_fr.monitor.control.siblings`). The monitor that has it is
+the watcher. It passes commands to the others, and they pass it their progress reports. A monitor that cannot reach the
+others opens its own stream.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from otel_fr.semconv import REPORT_INTERVAL_METADATA
 
 METHOD = "/otel_fr.control.v1.Control/Watch"
 LONGEST_INTERVAL = 60.0
-"""Seconds between two reports, whatever a collector allows."""
+"""Most seconds between two reports, whatever a collector allows."""
 NOT_OFFERED_SECONDS = 60.0
-"""Until the next try at a server that does not know the service (any other OTLP receiver)."""
+"""Seconds until the next try if the server does not know the service, like any other OTLP receiver."""
 COMMANDS_PER_SECOND, COMMANDS_AT_ONCE = 10.0, 200.0
-"""Commands that are taken: a collector sends two for each incident, and keeps 200 open in a run."""
+"""How many commands are taken. A collector sends two for each incident, and keeps 200 incidents open in a run."""
 MAX_WAIT_SECONDS = 10.0
 ALONE_SECONDS, LONGEST_ALONE_SECONDS = 10.0, 300.0
-"""How long a monitor watches for itself before it looks again for the others of its machine, which may start slowly:
-twice as long after each look that did not find them, up to the longest."""
+"""How long a monitor keeps its own stream before it searches again for the others of its machine, which may start
+slowly. The time doubles after each failed search, up to the longest."""
 OVERLAP_SECONDS = 0.25
-"""For so long a monitor still takes commands from a watcher that leaves, once another stream is open: none is lost."""
+"""How long a monitor still takes commands from a leaving watcher once another stream is open, so that none is lost."""
 ENDED_PAUSE_SECONDS = 0.25
-"""How long the monitor of a rank that has ended leaves it to others to watch: mostly it ends as well."""
+"""How long the monitor of an ended rank lets others become the watcher first: mostly it ends, too."""
 UPDATE_SECONDS = 0.05
 """Shortest time between two requests of one stream."""
 _FIRST_WAIT_SECONDS = 1.0
@@ -51,17 +51,17 @@ _log = logging.getLogger("otel_fr.monitor")
 
 
 class ControlClient:
-    """Listens in a daemon thread. Commands are put into ``inbox``, then ``on_command`` is called.
+    """Listens in a daemon thread. Puts commands into ``inbox``, then calls ``on_command``.
 
-    Commands that come faster than `COMMANDS_PER_SECOND` wait in the collector, by gRPC's flow control.
+    Commands that come faster than `COMMANDS_PER_SECOND` wait in the collector, due to gRPC's flow control.
 
     Args:
         on_not_offered: called once, if the server does not know the service.
-        folder: of the rings: there the monitors of a run on this machine meet. None: this one is alone.
+        folder: folder of the rings, where the monitors of a run on this machine meet. None: this monitor is alone.
 
     Attributes:
-        is_first: True for the first monitor of this machine that asks this; only that one logs a refusal.
-        on_report: called with each request of reports that this monitor, which watches, sends for another one.
+        is_first: returns True for the first monitor of this machine that asks. Only that monitor logs a refusal.
+        on_report: called in the watcher with each request that another monitor passes to it.
     """
 
     def __init__(
@@ -88,45 +88,45 @@ class ControlClient:
         self._is_turn = False
         self._not_taken = 0
         self._end: Callable[[], object] | None = None
-        """Ends the stream, or the line, from which the commands come."""
+        """Ends the stream, or the line to the watcher, from which commands come."""
         self._source: object = None
         self._state = siblings.CLOSED
         self._alone_for = ALONE_SECONDS
 
     @property
     def listening(self) -> bool:
-        """The stream of commands, this monitor's or the watcher's, is open or being opened."""
+        """True if the stream of commands, this monitor's or the watcher's, is open or being opened."""
         return self._state != siblings.CLOSED
 
     @property
     def report_interval(self) -> float:
-        """As the collector said at the beginning of the stream that is open; 1 if none is."""
+        """Seconds between reports that the collector allowed when the open stream began; 1 without a stream."""
         return max(REPORT_SECONDS, self._state)
 
     @property
     def lost(self) -> int:
-        """Commands that this rank, or one of those for which this monitor watches, did not take in time."""
+        """Number of commands that this monitor, or one for which it is the watcher, did not take in time."""
         return self.inbox.lost + self._not_taken
 
     @property
     def siblings(self) -> int:
-        """For how many other monitors this one sends reports."""
+        """Number of other monitors for which this one sends reports."""
         hub = self._hub
         return len(hub.ranks()) if hub is not None and self._state > 0 else 0
 
     def pass_report(self, request: bytes) -> bool:
-        """Have the monitor that watches send a request; False: this one has to. From any thread."""
+        """Pass a request to the watcher. Return False if this monitor must send it. May be called on any thread."""
         line = self._line
         return line is not None and self._source is line and self._state > 0 and line.pass_report(request)
 
     def begin_turn(self) -> None:
-        """This monitor reports its progress now: those for which it sends are to do the same."""
+        """Make the monitors for which this one sends report now, because this one reports its progress."""
         hub = self._hub
         if hub is not None and self._state > 0:
             hub.begin_turn()
 
     def take_turn(self) -> bool:
-        """True once, if this monitor is to report its progress together with the one that watches."""
+        """Return True, once, if this monitor must report its progress together with the watcher."""
         is_turn, self._is_turn = self._is_turn, False
         return is_turn
 
@@ -134,11 +134,11 @@ class ControlClient:
         threading.Thread(target=self._run, name="otel-fr-control", daemon=True).start()
 
     def note_end(self) -> None:
-        """The rank has ended: rather have another monitor watch."""
+        """Note that the rank has ended: another monitor should rather be the watcher."""
         self._has_ended = True
 
     def stop(self) -> None:
-        """End; a monitor that watches for others passes commands on until one of them watches, for a second at most."""
+        """End. A watcher passes commands on until another monitor is the watcher, for at most a second."""
         self._stop.set()
         hub = self._hub
         if hub is not None:
@@ -146,7 +146,7 @@ class ControlClient:
         self.reconnect()
 
     def reconnect(self) -> None:
-        """The identity has changed: ask for its commands."""
+        """Ask for the commands of the rank's new identity."""
         end = self._end
         if end is not None:
             end()
@@ -160,7 +160,7 @@ class ControlClient:
                 self._stop.wait(NOT_OFFERED_SECONDS)
 
     def _take_part(self, identity: RankIdentity) -> None:
-        """Watch, or follow the monitor that does, until that ends."""
+        """Be the watcher, or follow the watcher until it ends."""
         place, alone_for = self._take_place(identity), self._alone_for
         self._alone_for = ALONE_SECONDS if place is not None else min(2 * alone_for, LONGEST_ALONE_SECONDS)
         if isinstance(place, Line):
@@ -188,12 +188,12 @@ class ControlClient:
     # ---- another monitor watches
 
     def _follow(self, line: Line, identity: RankIdentity) -> None:
-        """Take what the watcher passes on, until it ends or this monitor does."""
+        """Take commands from the watcher, until the watcher or this monitor ends."""
         self._line, self._end = line, line.hang_up
         if self._stop.is_set() or self._identity().run_id != identity.run_id:
             line.hang_up()
         while packet := line.receive(siblings.MUTE_SECONDS) or line.receive(siblings.MUTE_SECONDS / 2):
-            # Twice: a machine that was halted as a whole has let the time pass, too.
+            # Twice, because the time also passes if the machine itself was halted.
             if packet[:1] == siblings.LEAVING:
                 self._line = None
                 threading.Thread(target=self._read_on, args=(line,), name="otel-fr-handover", daemon=True).start()
@@ -207,7 +207,7 @@ class ControlClient:
         self._hang_up(line)
 
     def _read_on(self, line: Line) -> None:
-        """Take what a watcher that leaves still passes on, until another stream is open."""
+        """Take commands that a leaving watcher still passes on, until another stream is open."""
         end = None
         while not self._stop.is_set() and (end is None or time.monotonic() < end):
             if end is None and self._source is not line and self._state > 0:
@@ -226,7 +226,7 @@ class ControlClient:
     def _hang_up(self, line: Line) -> None:
         if self._line is line:
             self._line = None
-            self._begin_turn()  # what was passed to it may be lost
+            self._begin_turn()  # reports passed to the watcher may be lost
         self._note(line, siblings.CLOSED)
         line.hang_up()
         line.close()
@@ -234,7 +234,7 @@ class ControlClient:
     # ---- this monitor watches
 
     def _lead(self, identity: RankIdentity, alone_for: float) -> None:
-        """Watch, until this monitor ends, its rank is in another run, or it looks for the others again."""
+        """Watch the stream until this monitor ends, its rank is in another run, or it must search for the others."""
         wait, again = _FIRST_WAIT_SECONDS, time.monotonic() + alone_for
         is_sharing = self._hub is not None or self._folder is None
         while not self._stop.is_set() and self._identity().run_id == identity.run_id:
@@ -269,7 +269,7 @@ class ControlClient:
             tell()
 
     def _watch(self, identity: RankIdentity, seconds: float | None) -> bool:
-        """One stream, until it ends; True if a command came. ``seconds``: it ends after these."""
+        """Watch one stream until it ends, after ``seconds`` at the latest. Return True if a command came."""
         received, is_over, stream = False, threading.Event(), None
         with self._target.channel(_OPTIONS) as channel:
             call = channel.stream_stream(METHOD, WatchRequest.SerializeToString, None)
@@ -312,13 +312,13 @@ class ControlClient:
         self._on_command()
 
     def _note(self, source: object, state: float) -> None:
-        """A stream is in that state. One that is open counts until it is closed, or another one is open."""
+        """Note the state of a stream. An open stream counts until it is closed or another stream is open."""
         if state > 0 or source is self._source or self._state <= 0:
             self._source, self._state = source, state
 
 
 def _requests(identity: RankIdentity, hub: Hub | None, is_over: threading.Event) -> Iterator[WatchRequest]:
-    """One for the beginning of a stream, and one whenever siblings have come or gone."""
+    """Yield a request at the beginning of a stream, and one whenever siblings have come or gone."""
     others: list[int] | None = None
     while not is_over.is_set():
         if hub is not None:
@@ -342,9 +342,9 @@ def _requests(identity: RankIdentity, hub: Hub | None, is_over: threading.Event)
 
 
 def _interval_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> float:
-    """How many seconds apart progress reports may be for the collector to count the rank as alive.
+    """Return the most seconds between progress reports after which the collector still counts the rank as alive.
 
-    A collector that does not say it, or says no number, takes a rank that does not report each second for silent.
+    If the collector sends no number, it considers a rank silent that does not report every second.
     """
     value = next((value for key, value in metadata or () if key == REPORT_INTERVAL_METADATA), "")
     try:

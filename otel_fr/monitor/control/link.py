@@ -1,4 +1,4 @@
-"""The socket to the rank: each packet is one JSON object, in both directions."""
+"""The socket to the rank. In both directions, each packet is one JSON object."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import socket
 from typing import Any
 
 MAX_PACKET = 1 << 20
-"""Bytes that are read of a packet; the kernel allows less (net.core.wmem_max)."""
+"""Most bytes that are read of a packet. The kernel allows less (net.core.wmem_max)."""
 
 
 class Link:
-    """The monitor's end. Never blocks; a broken connection counts as closed.
+    """The monitor's end of the socket. Never blocks. A broken connection counts as closed.
 
     Attributes:
-        fd: to poll; None once the rank has closed its end.
+        fd: descriptor to poll; None once the rank has closed its end.
     """
 
     def __init__(self, fd: int) -> None:
@@ -29,7 +29,7 @@ class Link:
             _continue_at(fd)
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Send one message. False if it cannot be sent: the rank has ended, or does not read."""
+        """Send one message. Return False if it cannot be sent: the rank has ended, or does not read."""
         if self._socket is None:
             return False
         data = json.dumps(message).encode()
@@ -42,7 +42,7 @@ class Link:
             return False
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that have arrived; packets that are not JSON objects are ignored."""
+        """Return the messages that have arrived. Packets that are not JSON objects are ignored."""
         messages: list[dict[str, Any]] = []
         while self._socket is not None:
             try:
@@ -69,10 +69,10 @@ class Link:
 
 
 def _continue_at(fd: int) -> None:
-    """Have the kernel continue this process, if somebody has stopped it, when something happens at the socket.
+    """Make the kernel continue this process, if stopped, when something happens at the socket (fcntl(2), F_SETSIG).
 
-    While it is stopped, nothing but the rank's end does: that closes the socket. A monitor that is still stopped then
-    would keep the pipe of the job's output open, and whoever reads that to its end would wait (fcntl(2), F_SETSIG).
+    When the rank ends, its end of the socket is closed. A monitor that is still stopped then would keep the pipe of the
+    job's output open, and a reader of this pipe would wait for its end.
 
     Raises:
         OSError: the kernel has no signals for this kind of socket.

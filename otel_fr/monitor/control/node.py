@@ -1,9 +1,9 @@
-"""What the monitors of one run on one machine agree on: which of them speaks, and which of them ends last; and what
-they see of each other's ranks.
+"""The monitors of one run on one machine agree which of them logs a message and which ends last. They also see each
+other's ranks.
 
 They share a folder beside the rings, which is private to the user and on this machine, whatever the job's own folders
-are. In it each monitor has a file that it keeps locked while it lives, so that one that was killed does not count, and
-for each message to be said once there is a file that only one of them can create.
+are. Each monitor has a file there that it locks while it lives, so that a killed monitor does not count. For each
+message that must be logged once, there is a file that only one of them can create.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.ring import pid_namespace, process_start_ns, process_state
 
 JOIN_SECONDS = 1.0
-"""How long a monitor that seems to be the last waits for monitors of ranks that have just begun."""
+"""How long the apparently last monitor waits for monitors of ranks that have just started."""
 KEEP_SECONDS = 3_600.0
-"""Age from which the folder of a run without monitors is removed: of one whose monitors were killed."""
+"""Age after which a folder without living monitors is removed. Its monitors were killed."""
 MAX_MEMBERS = 256
-"""Ranks of one machine that are looked at each second; machines have a few dozen at most."""
+"""How many ranks of one machine are examined each second. Machines have a few dozen at most."""
 MAX_READ = 4_096
-"""Bytes read of a file: a path and no more."""
+"""Most bytes read of a file: it contains little more than a path."""
 
 _PREFIX = "run-"
 _MEMBER = "rank-"
@@ -35,33 +35,34 @@ _SAID = "said-"
 _FAILED = "failed-"
 _EARLIER = "earlier-"
 _NOT_RUNNING = "TZX"
-"""States of a process (proc_pid_stat(5)) that cannot tell of itself: stopped, a zombie, dead. One that a debugger has
-stopped continues when that looked."""
+"""States of a process (proc_pid_stat(5)) that cannot report: stopped, a zombie, dead. A process that a debugger has
+stopped is not among them, because it continues once the debugger has looked."""
 
 
 def run_folder(base: Path, run_id: str) -> Path:
-    """The folder that the monitors of a run share. ``base``: the folder of the rings."""
+    """Return the folder that the monitors of a run share. ``base``: the folder of the rings."""
     return base / f"{_PREFIX}{short_name(run_id)}"
 
 
 def has_members(folder: Path) -> bool:
-    """True from the first `Node.join` in the folder of a run until `Node.remove`."""
+    """Return True from the first `Node.join` in a run's folder until `Node.remove`."""
     return any(folder.glob(f"{_MEMBER}*"))
 
 
 def short_name(text: str) -> str:
-    """A name of a file for any text."""
+    """Return a file name for any text."""
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 class Node:
     """One monitor among the monitors of its run on this machine. No method raises `OSError`: without a folder, each
-    monitor
-    is alone.
+    monitor is alone.
 
     Args:
-        base: the folder of the rings. size: number of the run's ranks on this machine; 0: not known.
-        pid: of the rank's process; 0: the others cannot look at it.
+        base: the folder of the rings.
+        run_id: id of the run.
+        size: number of the run's ranks on this machine; 0: unknown.
+        pid: process id of the rank; 0: the others cannot look at it.
     """
 
     def __init__(self, base: Path, run_id: str, rank: int, size: int = 0, pid: int = 0) -> None:
@@ -72,7 +73,7 @@ class Node:
         self._own: int | None = None
 
     def join(self) -> None:
-        """Count among the monitors of the run until `leave`, or the end of this process."""
+        """Become a member of the run's monitors, until `leave` or the end of this process."""
         _remove_old(self._folder.parent, self._folder)
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -109,7 +110,7 @@ class Node:
         return None
 
     def is_first(self, what: str) -> bool:
-        """True for the first monitor that asks this; True if nothing can be agreed on."""
+        """Return True for the first monitor that asks this, and also if the monitors cannot agree."""
         try:
             os.close(os.open(self._folder / f"{_SAID}{short_name(what)}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
@@ -119,7 +120,8 @@ class Node:
         return True
 
     def others(self) -> list[int]:
-        """Process ids of the other monitors that live, except in other containers: their ids mean nothing here."""
+        """Return the process ids of the other living monitors, except in other containers, whose ids are not valid
+        here."""
         found, space = [], pid_namespace()
         for path in self._members():
             if space and not _is_free(path):
@@ -129,9 +131,10 @@ class Node:
         return found
 
     def running(self) -> list[int]:
-        """The ranks of the run here whose processes are there and not stopped, rising, whatever their monitors do.
+        """Return this machine's ranks of the run whose processes exist and are not stopped, in ascending order.
 
-        Not those in other containers, which cannot be seen. Some 20 microseconds for each rank.
+        The states of their monitors do not matter. Ranks in other containers cannot be seen. This takes some 20
+        microseconds for each rank.
         """
         found: list[int] = []
         with contextlib.suppress(OSError):
@@ -140,7 +143,7 @@ class Node:
         return sorted(found)
 
     def _if_running(self, name: str) -> int | None:
-        """The rank with that file; None: its process does not run, or is not known."""
+        """Return the rank of a member's file. None: its process does not run, or is unknown."""
         with contextlib.suppress(OSError, ValueError):
             if name not in self._processes:
                 _, theirs, pid, started = _read(self._folder / name).split()
@@ -154,13 +157,13 @@ class Node:
         return None
 
     def note_failure(self, file: str, *, stopped: bool) -> None:
-        """This rank has failed. ``file``: its flight-recorder file, or ""; ``stopped``: something stopped it from
-        outside, as a launcher stops the ranks of a job."""
+        """Note that this rank has failed. ``file``: its flight-recorder file, or "". ``stopped``: something outside has
+        ended it, as a launcher ends the ranks of a job."""
         with contextlib.suppress(OSError):
             (self._folder / f"{_FAILED}{self._rank}").write_text(f"{int(stopped)}{file}")
 
     def failures(self) -> dict[int, tuple[str, bool]]:
-        """Rank -> file, and whether it was stopped, of each rank here that has failed."""
+        """Return rank -> (file, stopped) for each failed rank here; see `note_failure`."""
         found: dict[int, tuple[str, bool]] = {}
         with contextlib.suppress(OSError):
             for path in self._folder.glob(f"{_FAILED}*"):
@@ -170,7 +173,7 @@ class Node:
         return found
 
     def fall_silent(self) -> bool:
-        """Say nothing of the run's end from now on, except if True: this is the last of the monitors here that can.
+        """Give up reporting the run's end. Return True if no other monitor here can report it, so that this one must.
 
         Blocks for at most `JOIN_SECONDS`, and only if a rank has failed and ranks of this machine have no monitor yet.
         """
@@ -182,7 +185,7 @@ class Node:
             return all(_is_free(path) or not _read(path) for path in self._members())
 
     def leave(self, *, patient: bool = True) -> bool:
-        """End to count; True for the last monitor of the run here.
+        """Stop being a member. Return True for the last monitor of the run here.
 
         Blocks for at most `JOIN_SECONDS`, and only if ``patient`` and ranks of this machine have no monitor yet.
         """
@@ -200,7 +203,7 @@ class Node:
             time.sleep(0.02)
 
     def remove(self) -> None:
-        """Remove what was agreed on: it goes with the run."""
+        """Remove the folder, because the run has ended."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _members(self) -> list[Path]:
@@ -211,12 +214,12 @@ class Node:
 
     @property
     def is_complete(self) -> bool:
-        """All monitors of the run here have come, and may have left again."""
+        """True if all monitors of the run here have joined. They may have left again."""
         return len(self._members()) + 1 >= self._size
 
     @contextlib.contextmanager
     def _door(self) -> Iterator[None]:
-        """One monitor at a time: of two that leave together, only one finds itself the last."""
+        """Admit one monitor at a time, so that if two leave together, only one of them is the last."""
         try:
             door = os.open(self._folder / "door", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -231,7 +234,7 @@ class Node:
 
 
 def _is_free(path: Path) -> bool:
-    """True if no living monitor holds this file."""
+    """Return True if no living monitor has locked this file."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -251,7 +254,7 @@ def _read(path: Path) -> str:
 
 
 def _remove_old(base: Path, but: Path) -> None:
-    """Remove the folders of runs that have ended long ago."""
+    """Remove the folders of runs that ended long ago, except the folder ``but``."""
     with contextlib.suppress(OSError):
         for folder in base.glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):

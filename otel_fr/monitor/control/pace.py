@@ -1,4 +1,4 @@
-"""Bounds on what a collector can have a monitor do: a faulty or hostile one must not take the job's processors."""
+"""Limits on the work that a collector can request: a faulty or hostile collector must not take the job's processors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections import deque
 from otel_fr.control.v1.control_pb2 import Command
 
 MAX_WAITING, MAX_WAITING_BYTES = 256, 4 << 20
-"""Commands that wait to be carried out."""
+"""Most commands that wait to be carried out, and their bytes."""
 
 
 class Pace:
-    """A token bucket: so much at once, and so much a second.
+    """A token bucket.
 
     Args:
-        rate: a second. burst: at once, and at the beginning. now: monotonic seconds.
+        rate: amount added each second.
+        burst: largest content, which is also the content at the beginning.
+        now: monotonic seconds.
     """
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
@@ -23,12 +25,12 @@ class Pace:
         self._left, self._at = burst, now
 
     def spend(self, amount: float, now: float) -> None:
-        """Take from the bucket, which may then be less than empty. ``now``: monotonic seconds."""
+        """Take an amount from the bucket. Its content may become negative. ``now``: monotonic seconds."""
         self._left = self._filled(now) - amount
         self._at = now
 
     def wait(self, now: float) -> float:
-        """Seconds until it is not empty; 0: it is not."""
+        """Return the seconds until the content is no longer negative."""
         return max(0.0, -self._filled(now) / self._rate)
 
     def _filled(self, now: float) -> float:
@@ -39,7 +41,7 @@ class Inbox:
     """Commands that wait to be carried out, at most `MAX_WAITING`. Thread safe.
 
     Attributes:
-        lost: those for which there was no room.
+        lost: number of commands for which there was no room.
     """
 
     def __init__(self) -> None:
@@ -49,7 +51,7 @@ class Inbox:
         self.lost = 0
 
     def put(self, command: Command, size: int) -> None:
-        """``size``: bytes of the command."""
+        """Add a command of ``size`` bytes, or count it as lost."""
         with self._lock:
             if len(self._waiting) >= MAX_WAITING or self._size + size > MAX_WAITING_BYTES:
                 self.lost += 1
@@ -58,7 +60,7 @@ class Inbox:
             self._size += size
 
     def take(self) -> Command | None:
-        """Remove the oldest; None: there is none."""
+        """Remove and return the oldest command, or None."""
         with self._lock:
             if not self._waiting:
                 return None

@@ -1,7 +1,7 @@
-"""Failed peers, as the collector tells of them: which groups are affected, and when calls of this rank are ended.
+"""Failed peers that the collector reports: which groups are affected, and when calls of this rank must be ended.
 
-The collector advises, this decides: calls are ended only while this rank waits itself, in a group with a failed member,
-and has waited for longer than the stall time, or for a second if that member's process has ended. A collector that is
+The collector advises, and this module decides. Calls are ended only while this rank itself waits in a group with a
+failed member, and has waited for the stall time, or for a second if the member's process has ended. A collector that is
 wrong, or cannot be reached, ends no call of a rank that makes progress. Pure rules: no I/O, no clock.
 """
 
@@ -17,18 +17,18 @@ from otel_fr.presentation import group_name
 from otel_fr.ring import GroupDef, Record
 
 ENDED = "ended"
-"""Kind of a failure that is certain: the monitor of the failed rank has seen its process end."""
+"""Kind of a failure that is certain: the failed rank's monitor has seen the process end."""
 SILENT = "silent"
-"""Kind of a failure that may be one of the collector's own hearing: this machine may know better of its own ranks."""
+"""Kind of a failure that may only be the collector's problem: this machine may know better about its own ranks."""
 ENDED_SECONDS = 1.0
-"""How long a rank must have waited if a member of the group has ended, at most the stall time: that member cannot come
-any more, and where the backend notices its end, as gloo does on connections to it, the call has ended before."""
+"""How long a rank must have waited if a member of the group has ended, at most the stall time. This member cannot come
+any more. If the backend notices the end, as gloo does on its connections, the call has ended earlier."""
 MAX_ORDERED = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why a rank counts as failed; the fields are as in `PeerFailed`."""
+    """Why a rank counts as failed. The fields are those in `PeerFailed`."""
 
     kind: str
     reason: str
@@ -37,10 +37,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the rank receives.
+    """A notice to the rank about failed peers.
 
     Attributes:
-        ranks: those that have failed. groups: of this rank that have one of them as a member; not empty.
+        ranks: the failed ranks.
+        groups: this rank's groups that have one of them as a member; not empty.
+        failed: why the ranks count as failed.
     """
 
     ranks: tuple[int, ...]
@@ -48,7 +50,7 @@ class Notice:
     failed: Failed
 
     def message(self, command: str) -> dict[str, object]:
-        """For the connection to the rank (`otel_fr.capture.peer_actions`)."""
+        """Return the message to the rank (`otel_fr.capture.peer_actions`)."""
         return {
             "cmd": command,
             "ranks": list(self.ranks),
@@ -61,7 +63,7 @@ class Notice:
 
 
 class PeerWatch:
-    """The peers of one rank that have failed.
+    """The failed peers of one rank.
 
     Args:
         stall_seconds: how long the rank must have waited before its calls are ended, if no member has ended.
@@ -75,11 +77,11 @@ class PeerWatch:
     def told(
         self, message: PeerFailed, own_rank: int, groups: Iterable[GroupDef], running: Container[int] = ()
     ) -> Notice | None:
-        """Take what the collector says. None: nothing of it is news, or concerns a group of this rank.
+        """Handle a message of the collector. None: it contains nothing new, or concerns no group of this rank.
 
         Args:
             groups: the live groups of this rank.
-            running: ranks whose processes this monitor sees run. That nothing is heard of them is not their failure.
+            running: ranks whose processes this monitor sees running. Silence of these ranks is not a failure.
         """
         failed = Failed(message.kind, message.reason[:500], message.incident_id[:200])
         seen = running if failed.kind == SILENT else ()
@@ -93,11 +95,11 @@ class PeerWatch:
         return known is None or (known.kind != failed.kind and failed.kind == ENDED)
 
     def recovered(self, ranks: Iterable[int]) -> tuple[int, ...]:
-        """These ranks work after all; returns those that counted as failed."""
+        """Note that these ranks work. Return the ones that counted as failed."""
         return tuple(rank for rank in ranks if self._failed.pop(rank, None) is not None)
 
     def forget(self) -> None:
-        """The rank is in another run now."""
+        """Forget all failures, because the rank is in another run now."""
         self._failed.clear()
         self._ordered.clear()
 
@@ -110,12 +112,12 @@ class PeerWatch:
         moved_ns: int,
         now_ns: int,
     ) -> Notice | None:
-        """The groups whose calls must be ended now: each call asks for it once.
+        """Return a notice of the groups whose calls must be ended now, once for each call, or None.
 
         Args:
             waiting: the rank's calls in flight.
-            uncertain: of each group, the newest call whose backend does not show when it ends. It counts only if the
-                failed rank's process has ended, and nothing of this rank has moved for the stall time.
+            uncertain: each group's newest call whose backend does not show when it ends. Such a call counts only if the
+                failed rank's process has ended and this rank has not moved for the stall time.
             groups: the live groups of this rank.
             moved_ns: when the rank last enqueued or ended a call.
         """

@@ -1,9 +1,9 @@
 """One control stream for all monitors of a run on one machine, and one request for their reports.
 
-One of them watches: it passes commands on to the others, and sends the reports that they pass to it. Whoever holds a
-lock in the folder that they share (`otel_fr.monitor.control.node`) watches, and listens on a socket there, to which the
-others connect. The kernel takes both from a monitor that ends, however it ends, and the next one takes over. The
-watcher waits for nobody: who does not read loses commands, which are counted.
+One monitor is the watcher: it passes commands to the others (its siblings), and sends the reports that they pass to it.
+The watcher holds a lock in the shared folder (`otel_fr.monitor.control.node`), and listens on a socket there, to which
+the siblings connect. When a monitor ends, in whatever way, the kernel releases both, and another one takes over. The
+watcher waits for nobody: a sibling that does not read loses commands, which are counted.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from otel_fr.monitor.control.node import MAX_MEMBERS, has_members
 from otel_fr.monitor.wake import Wake
 
 HEARTBEAT_SECONDS = 1.0
-"""How often the watcher says that it watches."""
+"""How often the watcher sends a sign of life."""
 HEARD_SECONDS = 1.5
-"""For so long after its last packet a watcher is trusted to send what is passed to it."""
+"""How long after its last packet a watcher is trusted to send reports that are passed to it."""
 MUTE_SECONDS = 3.0
-"""For so long a watcher may say nothing before it counts as stopped."""
+"""How long a watcher may be silent before it counts as stopped."""
 TAKE_SECONDS = 1.0
 """How long a monitor tries to find the watcher, or to become it."""
 RETRY_SECONDS = 0.01
 HANDOVER_SECONDS = 1.0
-"""How long a watcher that leaves passes commands on until the others have another one."""
+"""How long a leaving watcher passes commands on until the siblings have another watcher."""
 MAX_PACKET = 1 << 20
-"""Bytes of what is passed on, and of what waits for a sibling, where the kernel allows as much (net.core.wmem_max)."""
+"""Most bytes of a packet, and of the packets that wait for a sibling, if the kernel allows it (net.core.wmem_max)."""
 
 MAX_REPORT = 64 << 10
-"""Bytes of what a sibling passes at once."""
+"""Most bytes that a sibling passes at once."""
 COMMAND, STATE, LEAVING, TURN, REPORT = b"C", b"S", b"L", b"T", b"R"
-"""What a packet begins with. From the watcher: a command, serialised; the state of the stream; it leaves, and another
-one takes over while it still passes commands on; it reports now. From a sibling: a request with a report."""
+"""First byte of a packet. From the watcher: a serialised command; the state of the stream; the watcher leaves, and
+another takes over while it still passes commands on; it reports its progress now. From a sibling: a request."""
 CLOSED, OPENING = 0.0, -1.0
 """States of the stream. Any other is the number of seconds between two reports that the collector allows."""
 _SECONDS = struct.Struct("!d")
@@ -52,7 +52,7 @@ _log = logging.getLogger("otel_fr.monitor")
 
 
 class Line:
-    """The connection to the monitor that watches. ``first``: the first packet that came."""
+    """The connection to the watcher. ``first``: the first packet that came."""
 
     def __init__(self, connection: socket.socket, first: bytes) -> None:
         self._connection = connection
@@ -60,7 +60,7 @@ class Line:
         self._heard_at = time.monotonic()
 
     def receive(self, seconds: float) -> bytes | None:
-        """The next packet; b"": it has ended; None: none has come."""
+        """Return the next packet. b"": the connection has ended. None: no packet has come in time."""
         if self._first:
             first, self._first = self._first, b""
             return first
@@ -73,12 +73,15 @@ class Line:
             return b""
 
     def pass_report(self, request: bytes) -> bool:
-        """Have the watcher send a request; False: it does not take it, or seems to have stopped. From any thread."""
+        """Make the watcher send a request. Return False if it does not take the request, or seems to be stopped.
+
+        May be called on any thread.
+        """
         is_alive = time.monotonic() - self._heard_at < HEARD_SECONDS
         return is_alive and len(request) < MAX_REPORT and _send(self._connection, REPORT + request)
 
     def hang_up(self) -> None:
-        """End it; from any thread."""
+        """End the connection. May be called on any thread."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
@@ -87,19 +90,20 @@ class Line:
 
 
 def state_in(packet: bytes) -> float:
-    """Of the stream, as a packet `STATE` says."""
+    """Return the state of the stream in a packet `STATE`."""
     return float(_SECONDS.unpack(packet[1:])[0])
 
 
 class Hub:
-    """The siblings of the monitor that watches, served in a thread.
+    """Serves the watcher's siblings in a thread.
 
     Args:
-        listener: to which they connect. release: called when they must not find it any more.
+        listener: the socket to which they connect.
+        release: called when the socket is closed, so that another monitor can become the watcher.
 
     Attributes:
         changed: set when siblings have come or gone.
-        on_report: called with each request that a sibling passes, in the thread.
+        on_report: called in the thread with each request that a sibling passes.
     """
 
     def __init__(self, listener: socket.socket, release: Callable[[], None]) -> None:
@@ -116,30 +120,31 @@ class Hub:
         threading.Thread(target=self._run, name="otel-fr-siblings", daemon=True).start()
 
     def ranks(self) -> list[int]:
-        """Of the siblings, rising."""
+        """Return the ranks of the siblings in ascending order."""
         with self._lock:
             return sorted({rank for rank in self._siblings.values() if rank is not None})
 
     def pass_on(self, command: bytes, ranks: Collection[int]) -> int:
-        """Send a command to the siblings of these ranks, or to all if there are none; how many did not take it."""
+        """Send a command to the siblings of these ranks, or to all if ``ranks`` is empty. Return how many did not take
+        it."""
         with self._lock:
             items = self._siblings.items()
             own = [one for one, rank in items if rank is not None and (not ranks or rank in ranks)]
             return sum(not _send(one, COMMAND + command) for one in own)
 
     def say(self, state: float) -> None:
-        """Tell the siblings of the stream."""
+        """Send the state of the stream to the siblings."""
         with self._lock:
             self._state = STATE + _SECONDS.pack(state)
             self._tell(self._state)
 
     def begin_turn(self) -> None:
-        """Have the siblings report now."""
+        """Make the siblings report now."""
         with self._lock:
             self._tell(TURN)
 
     def leave(self) -> None:
-        """Have another monitor watch; blocks for at most `HANDOVER_SECONDS`, while there are siblings."""
+        """Let another monitor become the watcher. Blocks while there are siblings, for at most `HANDOVER_SECONDS`."""
         self._is_leaving = True
         self._wake.set()
         self._alone.wait(HANDOVER_SECONDS)
@@ -157,7 +162,7 @@ class Hub:
                 selector.register(self._wake, selectors.EVENT_READ)
                 selector.register(self._listener, selectors.EVENT_READ)
                 self._serve(selector)
-        except OSError as error:  # the siblings find another
+        except OSError as error:  # the siblings find another watcher
             _log.warning("no longer passing commands to the other ranks of this machine: %s", error)
         self._stop_listening()
         with self._lock:
@@ -210,7 +215,7 @@ class Hub:
         selector.register(sibling, selectors.EVENT_READ)
 
     def _hear(self, selector: selectors.BaseSelector, sibling: socket.socket) -> None:
-        """First its rank, then its reports, at last its end."""
+        """Handle a sibling's packet: first its rank, then its reports, at last its end."""
         try:
             packet = sibling.recv(MAX_REPORT)
             rank = self._siblings[sibling]
@@ -236,15 +241,15 @@ class Hub:
 
 
 def take(folder: Path, key: str, rank: int) -> Hub | Line | None:
-    """Become the monitor that watches, if none does, or else connect to it.
+    """Become the watcher if there is none, else connect to the watcher.
 
     Args:
-        folder: of the monitors of one run on this machine.
+        folder: the shared folder of the run's monitors on this machine.
         key: monitors with the same key share a stream.
-        rank: of the monitor that calls this.
+        rank: rank of the calling monitor.
 
     Returns:
-        None: neither is possible, so this monitor watches for itself.
+        None if neither is possible. This monitor then needs its own stream.
     """
     deadline = time.monotonic() + TAKE_SECONDS
     try:
@@ -261,13 +266,13 @@ def take(folder: Path, key: str, rank: int) -> Hub | Line | None:
 
 
 def _become(folder: Path, address: str, key: str) -> Hub | None:
-    """None: another monitor watches."""
+    """Become the watcher. None: another monitor is the watcher."""
     lock = os.open(folder / f"watch-{key}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     listener = None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(address)  # of one that was killed
+            os.unlink(address)  # left by a watcher that was killed
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(address)
         os.chmod(address, 0o600)
@@ -285,7 +290,7 @@ def _become(folder: Path, address: str, key: str) -> Hub | None:
     def release() -> None:
         with contextlib.suppress(OSError):
             path.unlink()
-        if not has_members(folder):  # the run is over, and this monitor made its folder anew
+        if not has_members(folder):  # the run is over, and this monitor has created its folder again
             with contextlib.suppress(OSError):
                 os.unlink(folder / f"watch-{key}")
                 folder.rmdir()
@@ -295,7 +300,7 @@ def _become(folder: Path, address: str, key: str) -> Hub | None:
 
 
 def _connect(address: str, rank: int) -> Line | None:
-    """None: it does not listen yet, or has just ended."""
+    """Connect to the watcher. None: it does not listen yet, or has just ended."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.settimeout(TAKE_SECONDS)
@@ -312,7 +317,7 @@ def _connect(address: str, rank: int) -> Line | None:
 
 @contextlib.contextmanager
 def _short(folder: Path) -> Iterator[str]:
-    """Another name of a folder, so that names in it fit into the 107 bytes of a socket's address (unix(7))."""
+    """Yield a short path of a folder, so that paths in it fit into the 107 bytes of a socket's address (unix(7))."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{handle}"
@@ -321,7 +326,7 @@ def _short(folder: Path) -> Iterator[str]:
 
 
 def _send(connection: socket.socket, packet: bytes) -> bool:
-    """False: it was not taken."""
+    """Send a packet without waiting. Return False if it was not taken."""
     try:
         return connection.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(packet)
     except OSError:

@@ -1,7 +1,7 @@
-"""The verdict in the job's own output: by one monitor of each machine, while the job hangs and when it has failed.
+"""Prints the verdict in the job's own output, while the job hangs and when it has failed: one monitor of each machine.
 
-The monitors find it in the flight-recorder files of this machine's ranks, with ``otel-fr analyze`` in a process of its
-own. If those are not all of the run's ranks, what the collector has said counts more: it knows all machines.
+The monitor runs ``otel-fr analyze`` in a separate process on the flight-recorder files of this machine's ranks. If
+these are not all of the run's ranks, the collector's findings take precedence, because it knows all machines.
 """
 
 from __future__ import annotations
@@ -31,34 +31,33 @@ from otel_fr.presentation import count_text, ranks_text
 from otel_fr.printable import one_line
 
 PATIENCE = 4.0
-"""Stall times after which a hang is logged: a wait for a checkpoint, say, is over by then."""
+"""A hang is logged after this many stall times. A wait for a checkpoint, for example, is over by then."""
 SETTLED_SECONDS = 2.0
-"""For so long what the collector says of an incident must not have changed before it is logged; for twice as long after
-each time that it was."""
+"""How long an incident's text must stay unchanged before it is logged. The time doubles each time it was logged."""
 CORRECTION_SECONDS = 8.0
-"""Longest time after the verdict at the end in which the collector may correct it: by then it knows which machines are
-silent. The job is over, and is not delayed."""
+"""How long the collector may correct the verdict at the end. By then it knows which machines are silent. The job has
+ended, and is not delayed."""
 ASK_SECONDS = 60.0
 """Shortest time between two analyses of a hang on one machine."""
 FILES_SECONDS = 1.5
-"""How long the other monitors have to write their files, before these are analysed."""
+"""How long the other monitors have to write their files before the analysis begins."""
 ANALYSIS_SECONDS = 20.0
 """Longest analysis."""
 HOLD_SECONDS = 30.0
-"""Longest time for which a rank's standard error is kept open for the verdict, if it is a pipe. The verdict takes a
-second on an idle machine, and a busy one is given time. The job itself is not delayed."""
+"""Longest time for which a rank's standard error stays open for the verdict, if it is a pipe. The verdict takes a
+second on an idle machine, and a busy machine gets more time. The job itself is not delayed."""
 MAX_SAID = 20
-"""Lines about what the collector says, of one run on one machine, whatever a collector says."""
+"""Most lines that are logged for the collector, of one run on one machine, whatever it sends."""
 MAX_OUTPUT = 1 << 20
 MAX_LINE = 1_500
-"""Characters of a verdict's line: the files have all of it."""
+"""Most characters of a verdict's line. The files have the full text."""
 
 _log = logging.getLogger("otel_fr.monitor")
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the collector says of an incident. ``page``: its URL; "": not known."""
+    """An incident as the collector describes it. ``page``: its URL; "": unknown."""
 
     id: str
     summary: str
@@ -66,7 +65,7 @@ class Told:
 
     @property
     def where(self) -> str:
-        """How to look at it: its page; if the page is only for the collector's own machine, the command there."""
+        """How to view the incident: its page, or a command if only the collector's own machine can reach the page."""
         with contextlib.suppress(ValueError):
             parts = urlsplit(self.page)
             host = parts.hostname or ""
@@ -76,7 +75,7 @@ class Told:
 
 
 class Analysis:
-    """``otel-fr analyze`` on a folder, in a process of its own. Never raises."""
+    """Runs ``otel-fr analyze`` on a folder in a separate process. Never raises."""
 
     def __init__(self, folder: Path, prefix: str, seconds: float) -> None:
         command = [*python_command("otel_fr.analyze.brief"), str(folder), *(("--prefix", prefix) if prefix else ())]
@@ -91,7 +90,7 @@ class Analysis:
             )
 
     def is_over(self) -> bool:
-        """True once there is a result, or the time is over; the process has ended then."""
+        """Return True once there is a result or the time is over. The process has ended then."""
         if self._process is None or self._process.poll() is not None:
             return True
         if time.monotonic() < self._deadline:
@@ -101,7 +100,7 @@ class Analysis:
         return True
 
     def result(self) -> Mapping[str, Any]:
-        """What `otel_fr.analyze.brief` has printed; empty if it has failed. Call it once `is_over`."""
+        """Return what `otel_fr.analyze.brief` has printed, or nothing if it has failed. Call this after `is_over`."""
         process, self._process = self._process, None
         if self._output is None:
             return {}
@@ -115,13 +114,14 @@ class Analysis:
 
 
 class Verdict:
-    """Says the verdict for one monitor, if no other monitor of the run on this machine says it.
+    """Prints the verdict for one monitor, unless another monitor of the run on this machine prints it.
 
     Args:
-        config: of the rank. world_size: number of the run's ranks.
+        config: the rank's configuration.
+        world_size: number of the run's ranks.
 
     Attributes:
-        node: what this monitor agrees on with the others of its rank's present run.
+        node: this machine's monitors of the rank's present run.
     """
 
     def __init__(self, node: Node, config: Config, world_size: int) -> None:
@@ -129,9 +129,9 @@ class Verdict:
         self._config = config
         self._world_size = world_size
         self._incidents: dict[str, Told] = {}
-        """Those that are open, the oldest first."""
+        """The open incidents by id, the oldest first."""
         self._unsaid: dict[str, float] = {}
-        """By id, since when what the collector says of an incident is not in the log (monotonic)."""
+        """By id: since when an incident has a text that was not logged yet (monotonic)."""
         self._times_said: Counter[str] = Counter()
         self._places = 0
         self._hang_ns: int | None = None
@@ -141,7 +141,7 @@ class Verdict:
         self._folder = Path()
 
     def follow(self, node: Node, world_size: int) -> None:
-        """The rank belongs to another run now, whose monitors ``node`` has joined."""
+        """Follow the rank into another run, whose monitors ``node`` has joined."""
         self.leave(patient=False)
         self._before, self.node, self._world_size = self.node, node, world_size
         for known in (self._incidents, self._unsaid, self._times_said):
@@ -153,13 +153,14 @@ class Verdict:
 
     @property
     def _told(self) -> Told | None:
-        """What the collector says of the oldest incident that is open."""
+        """The oldest open incident, or None."""
         return next(iter(self._incidents.values()), None)
 
     def note_incident(self, number: str, summary: str, page: str = "", *, is_over: bool = False) -> None:
-        """What the collector says of an incident; once that has settled, the first monitor here logs it.
+        """Note the text of an incident. Once it has settled, the first monitor here logs it.
 
-        One that was logged and ``is_over`` is logged again. ``summary``: "": it was no cause, and nothing is logged.
+        The end of an incident that was logged (``is_over``) is also logged, unless ``summary`` is "": then it was no
+        cause.
         """
         told = Told(number, summary, page)
         if is_over:
@@ -187,7 +188,7 @@ class Verdict:
             self.log(f"{begin}: %s (%s)", told.summary, told.where)
 
     def log(self, text: str, *values: object) -> None:
-        """Log what the collector says, in one of the places for such lines that the monitors here share."""
+        """Log news of the collector, as one of the `MAX_SAID` lines that the monitors here share."""
         while self._places < MAX_SAID:
             self._places += 1
             if self.node.is_first(f"place {self._places}"):
@@ -196,10 +197,12 @@ class Verdict:
                 return
 
     def step(self, stalled_ns: int | None, now_ns: int, file: str) -> None:
-        """Tell of a hang that no collector tells of.
+        """Log incidents that have settled, and a hang that no collector has reported.
 
         Args:
-            stalled_ns: monotonic, since when the rank waits; None: it does not. file: its flight-recorder file, or "".
+            stalled_ns: since when the rank waits (monotonic); None: it does not wait.
+            now_ns: monotonic.
+            file: the rank's flight-recorder file, or "".
         """
         self._say_incidents()
         if self._has_said_hang and stalled_ns is None:
@@ -221,7 +224,7 @@ class Verdict:
     def _ask(self, file: str) -> None:
         if not self.node.is_first(f"hang {int(time.time() / ASK_SECONDS)}"):
             return
-        # The rank that the others wait for has not stalled, and left no file. It may not have come to this run yet.
+        # The rank for which the others wait has not stalled, so it has no file. It may still be in the previous run.
         for pid in {*self.node.others(), *self._before.others()}:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGUSR1)
@@ -249,11 +252,11 @@ class Verdict:
             self.follow(*found)
 
     def last_words(self, error: Stderr, poll: Callable[[], bool]) -> None:
-        """Say why the run failed, if it did, and if no other monitor here can say it later.
+        """Print why the run failed, if it did, and if no other monitor here can print it later.
 
-        A rank that ended cleanly does so at once: if another fails only now, that one's monitor says it. Blocks for at
-        most `HOLD_SECONDS` from the rank's end. ``poll`` is called meanwhile; it returns False once the collector says
-        nothing more.
+        The monitor of a rank that ended cleanly does not wait: if another rank fails later, that rank's monitor prints
+        it. Blocks for at most `HOLD_SECONDS` from the rank's end. ``poll`` is called meanwhile. It returns False once
+        the collector can send nothing more.
         """
         self._has_ended = True
         if self.node.fall_silent():
@@ -269,14 +272,14 @@ class Verdict:
         error.close()
 
     def leave(self, *, patient: bool = True) -> None:
-        """Leave the run; nothing is said after it. ``patient``: as in `Node.leave`."""
+        """Leave the run. Nothing is printed after this. ``patient``: see `Node.leave`."""
         node = self.node
-        # One that has not come yet would say again why the run failed.
+        # If the folder were removed, a monitor that has not come yet would print again why the run failed.
         if node.leave(patient=patient) and (node.is_complete or not node.failures()):
             node.remove()
 
     def _say(self, folder: Path, all_stopped: bool, error: Stderr, poll: Callable[[], bool]) -> None:
-        """Nothing, if the ranks ended because nodes join the job (`Config.nodes_changed`)."""
+        """Print the verdict, unless the ranks ended because nodes join the job (`Config.nodes_changed`)."""
         analysis = Analysis(folder, self._prefix(folder), min(ANALYSIS_SECONDS, error.left()))
         while not analysis.is_over():
             poll()
@@ -285,7 +288,7 @@ class Verdict:
         causes = _causes(found)
         if self._config.nodes_changed and Path(self._config.nodes_changed).exists():
             return
-        # Ranks that were all stopped from outside, and waited for nobody: somebody has ended the job.
+        # All ranks were stopped from outside, and none waited for another: somebody has ended the job.
         if all_stopped and self._told is None and all(one.get("category") == "rank_dead" for one in causes):
             return
         lines = list(self._lines("verdict", found, folder))
@@ -303,7 +306,7 @@ class Verdict:
                 error.write(f"otel-fr: verdict, corrected by the collector: {text}")
 
     def _say_told(self, error: Stderr, poll: Callable[[], bool]) -> None:
-        """No file could be written: what the collector says is all that is known here."""
+        """Print the collector's verdict, because no file could be written here."""
         end = time.monotonic() + CORRECTION_SECONDS
         while self._told is None and poll() and time.monotonic() < end and error.left() > 0:
             time.sleep(0.02)
@@ -311,7 +314,7 @@ class Verdict:
             error.write(f"otel-fr: verdict: {_cut(one_line(self._told.summary))} ({self._told.where})")
 
     def _is_complete(self, found: Mapping[str, Any]) -> bool:
-        """Whether there were files of all ranks."""
+        """Return True if there were files of all ranks."""
         return len(_ranks(found)) >= self._world_size
 
     # ---- text
@@ -340,13 +343,13 @@ class Verdict:
         yield f"{whose}; to read them: {one_line(command)}{live}"
 
     def _prefix(self, folder: Path) -> str:
-        """What the names of the files begin with, if the folder is not otel-fr's alone."""
+        """Return the prefix of the files' names, if the folder may also contain other files."""
         given = self._config.dump_prefix
         return Path(given).name if given and Path(given).parent == folder and not self._config.dump_whole_name else ""
 
 
 class Stderr:
-    """The rank's standard error, kept open for the verdict, at most `HOLD_SECONDS` after its end."""
+    """The rank's standard error, which stays open for the verdict for at most `HOLD_SECONDS` after the rank's end."""
 
     def __init__(self) -> None:
         self._deadline = time.monotonic() + HOLD_SECONDS
@@ -359,16 +362,16 @@ class Stderr:
         self._timer.start()
 
     def left(self) -> float:
-        """Seconds until it is closed."""
+        """Return the seconds until it is closed."""
         return self._deadline - time.monotonic()
 
     def write(self, line: str) -> None:
-        """Write a line, unless it is closed; a reader that does not read blocks this until then and no longer."""
+        """Write a line, unless standard error is closed. If the reader does not read, this blocks until the close."""
         with self._lock:
             if self._handle is None:
                 return
             poll = select.poll()
-            poll.register(self._handle, select.POLLOUT)  # of a pipe: PIPE_BUF bytes can be written without waiting
+            poll.register(self._handle, select.POLLOUT)  # in a pipe, PIPE_BUF bytes can then be written without waiting
             with contextlib.suppress(OSError):
                 if poll.poll(max(0.0, self.left()) * 1000):
                     data = line.encode("utf-8", "replace")[: select.PIPE_BUF - 1]

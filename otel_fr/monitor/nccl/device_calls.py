@@ -1,10 +1,10 @@
-"""Calls whose backend does not tell the host when they end, such as NCCL's: PyTorch's recorder shows how far they are.
+"""Calls whose backend does not show the host when they end, such as NCCL's. PyTorch's recorder shows their progress.
 
-The ring says `RecordState.UNKNOWN` of such a call as soon as it is enqueued. It is held here until the recorder shows
-its end. Source of the rules: FlightRecorder.hpp and FlightRecorderDetail.hpp of torch 2.6 to 2.14.
+In the ring, such a call has the state `RecordState.UNKNOWN` as soon as it is enqueued. It is held here until the
+recorder shows its end. Source of the rules: FlightRecorder.hpp and FlightRecorderDetail.hpp of torch 2.6 to 2.14.
 
-What the recorder says of a begin is the time at which it was asked, anew with each answer, and of a completed call the
-time of its end (`_began`).
+As the begin of a call, the recorder gives the time of each request, and for a completed call the time of its end
+(`_began`).
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, Record, RecordState
 from otel_fr.torch_recorder import is_of_device
 
 MAX_HELD: Final = 20_000
-"""Calls held, and calls whose ends are kept: ten times what PyTorch's recorder keeps. Those beyond are
+"""How many calls are held, and how many ends are kept: ten times what PyTorch's recorder keeps. Further calls are
 unknown at once, as without the recorder."""
 _EARLIER_NS: Final = 100_000_000
-"""An entry is written after the ring's record of its call, but the clocks differ: it may seem so much earlier."""
+"""The recorder's entry is written after the ring's record of a call. Because the clocks differ, it may seem earlier by
+up to this much."""
 FRESH_NS: Final = 3_000_000_000
-"""Age of what the recorder said from which a call that was in flight then may have ended since."""
+"""An answer of the recorder is stale at this age: a call that was in flight then may have ended since."""
 _AWAITED_NS: Final = 3_000_000_000
-"""For how long a call is awaited to be shown, at most: the recorder is asked once a second."""
+"""Longest time to wait until the recorder shows a call. It is asked once a second."""
 _QUIET_NS: Final = 250_000_000
-"""After the newest call: once nothing follows it for as long, it may be the one that hangs, and waits from the answer
-in which it has begun."""
+"""If no call follows the newest one for this long, it may be the one that hangs. The recorder is then asked soon, since
+the call counts as waiting only from the answer that shows its begin."""
 
 
 class Tracked(NamedTuple):
     """A call, and what its record alone does not show.
 
     Attributes:
-        gap_s: seconds from the end of the rank's previous call to the enqueueing of this one; None: not known.
-        device: of a call whose end PyTorch's recorder shows; None: any other. Its ``record`` has the device's state
-        and end, and ``record.waited_ns`` says when the device began it (`POSTED`: not yet).
+        gap_s: seconds from the end of the rank's previous call to the enqueueing of this one; None: unknown.
+        device: times on the device, for a call whose end PyTorch's recorder shows; None for other calls. If set,
+            ``record`` has the device's state and end, and ``record.waited_ns`` is when the device began the call
+            (`POSTED`: not yet).
     """
 
     record: Record
@@ -48,12 +50,12 @@ class Tracked(NamedTuple):
     device: DeviceTimes | None = None
 
     def as_posted(self) -> Tracked:
-        """As a call that no thread waits for."""
+        """Return the call as one for which no thread waits."""
         return self._replace(record=self.record._replace(waited_ns=POSTED))
 
 
 class _Held(NamedTuple):
-    """A call. ``untimed``: it has ended so; for how long it ran is known once PyTorch's watchdog retires it."""
+    """A held call. ``untimed``: the ended call, until PyTorch's watchdog retires it and its duration is known."""
 
     item: Tracked
     since_ns: int
@@ -61,12 +63,12 @@ class _Held(NamedTuple):
 
 
 class DeviceCalls:
-    """The calls that are held, and what the recorder said last.
+    """The held calls, and the recorder's last answer.
 
     Attributes:
-        is_read: the recorder is being read; False: no further call is held.
-        library: NCCL's version, as PyTorch's recorder says it; "": not known.
-        connect: begins to read it if that is possible and was not tried just now; None: nothing does.
+        is_read: True while the recorder is being read. Otherwise no further call is held.
+        library: NCCL's version from PyTorch's recorder; "": unknown.
+        connect: begins to read the recorder, if this is possible and was not tried just now; None: nothing does.
     """
 
     def __init__(self) -> None:
@@ -85,7 +87,7 @@ class DeviceCalls:
         self._has_news = False
 
     def holds(self, record: Record) -> bool:
-        """True if a call that was just enqueued must be held."""
+        """Return True if a call that was just enqueued must be held."""
         if not self.is_read and self._held:
             self._went_on.add(record.group.id)
             self._has_news = True
@@ -102,7 +104,7 @@ class DeviceCalls:
         self._held[item.record.record_id] = _Held(item._replace(device=DeviceTimes()), time.monotonic_ns())
 
     def note(self, entries: Sequence[Entry], asked_ns: int, wall_offset_ns: int) -> None:
-        """The recorder's entries, oldest first, and when it was asked; see `Snapshot`."""
+        """Take the recorder's entries, oldest first, and when it was asked; see `Snapshot`."""
         self._entries = last_of_calls(entries)
         self._shows_begins = self._shows_begins or any(entry.began for entry in entries)
         self._shows_times = self._shows_times or any(entry.duration_s is not None for entry in entries)
@@ -111,11 +113,11 @@ class DeviceCalls:
         self._has_news = True
 
     def lose(self, *, is_over: bool = False) -> None:
-        """The recorder is not read any more: of calls that were in flight when it was last read, that is still the last
-        that is known, until their group continues; the others held are unknown.
+        """Stop reading the recorder. Calls that were in flight when it was last read stay so until their group
+        continues. The other held calls become unknown.
 
         Args:
-            is_over: the rank has ended, so no device begins a call of it any more.
+            is_over: True if the rank has ended, so that the device begins no more of its calls.
         """
         self.is_read = False
         self._is_over |= is_over
@@ -124,22 +126,25 @@ class DeviceCalls:
 
     @property
     def are_any_held(self) -> bool:
-        """The recorder must be asked."""
+        """True if calls are held, so that the recorder must be asked."""
         return bool(self._held)
 
     def is_new_unseen(self, now_ns: int) -> bool:
-        """The newest call was enqueued a moment ago, and the recorder was not asked since. ``now_ns``: monotonic."""
+        """Return True if the newest call is older than `_QUIET_NS` and the recorder was not asked since then.
+
+        ``now_ns``: monotonic.
+        """
         held = next(reversed(self._held.values()), None)
         return held is not None and self._asked_ns < held.since_ns + _QUIET_NS <= now_ns
 
     def is_stale(self, now_ns: int) -> bool:
-        """What is known is so old that calls in flight may have ended since, and the recorder will tell.
+        """Return True if the last answer is so old that calls in flight may have ended since, and another will come.
         ``now_ns``: monotonic."""
         return self.is_read and bool(self._held) and now_ns - self._asked_ns >= FRESH_NS
 
     def settle(self) -> list[Tracked]:
-        """Since the last time: the calls that have ended, or whose ends will not be known; and those that are in
-        flight as far as the device shows, which are still held."""
+        """Return the calls that have changed since the last time: calls that have ended, or whose ends will stay
+        unknown, and calls that the device shows in flight, which are still held."""
         if not self._has_news:
             return []
         self._has_news = False
@@ -166,10 +171,11 @@ class DeviceCalls:
         return changed
 
     def _look(self, held: _Held, heads: dict[object, Entry]) -> Tracked | None:
-        """The call as it is now; None: nothing will be known of it.
+        """Return the call as it is now. None: nothing will become known about it.
 
         Args:
-            heads: by stream of the device, the entry of the first call in flight, of the calls before this one.
+            heads: by the device's stream, the entry of the first call in flight, of the calls before this one. Is
+                extended.
         """
         item = held.item
         record = item.record
@@ -180,7 +186,7 @@ class DeviceCalls:
                 return None
             if item.device is None or self._is_over:
                 return item
-            return item._replace(device=item.device._replace(is_queued=False))  # it may have begun it since
+            return item._replace(device=item.device._replace(is_queued=False))  # the device may have begun it since
         entry = self._entries.get((record.group.name, record.kind == KIND_P2P, record.sequence_id))
         if entry is None or not self._is_of(entry, record):
             if self._asked_ns <= held.since_ns:
@@ -191,7 +197,7 @@ class DeviceCalls:
         ended = self._monotonic(entry.ended, record)
         began = self._began(entry, item, ended)
         state = RecordState.COMPLETED if ended is not None else RecordState.IN_FLIGHT
-        if ended is None and entry.is_retired:  # it "has timed out" (FlightRecorder.hpp)
+        if ended is None and entry.is_retired:  # the call "has timed out" (FlightRecorder.hpp)
             state, ended = RecordState.FAILED, max(self._asked_ns, record.issued_ns)
         is_queued = state is not RecordState.COMPLETED and began is None and self._shows_begins
         if state is RecordState.IN_FLIGHT and not self._shows_begins:
@@ -207,17 +213,17 @@ class DeviceCalls:
         return now
 
     def _will_have_time(self, entry: Entry) -> bool:
-        """Durations are read, and a call that has just ended will have its own within the watchdog's 0.1 s.
+        """Return True if the recorder shows durations, and this call's duration follows within the watchdog's 0.1 s.
 
-        The call is looked at once more then. Who came last on the devices is found from the durations of all ranks.
+        The call is then examined once more. The durations of all ranks show which rank came last on the devices.
         """
         return self._shows_times and entry.duration_s is None and not entry.is_retired
 
     def _began(self, entry: Entry, item: Tracked, ended: int | None) -> int | None:
-        """When the device began the call, at the latest: the recorder shows only that it has.
+        """Return the latest time at which the device may have begun the call. The recorder shows no exact time.
 
-        The first time that it was seen begun counts, or its end less its duration, if that is earlier: the recorder is
-        asked once a second, and sees an end within 0.1 s.
+        This is when the begin was first seen, or the end minus the duration, if that is earlier: the recorder is asked
+        once a second, and notices an end within 0.1 s.
         """
         seen = item.device.began_ns if item.device is not None else None
         if ended is None:
@@ -228,10 +234,10 @@ class DeviceCalls:
         return computed if seen is None else min(seen, computed)
 
     def _was_never_there(self, record: Record) -> bool:
-        """PyTorch's recorder did not record the call; it has overwritten none of those that are as new.
+        """Return True if PyTorch's recorder never had the call: it has not overwritten entries that are as new.
 
-        Source of the rule: ProcessGroupNCCL.cpp records a call if it enqueues it, which it does not while a CUDA graph
-        is captured on the stream.
+        Source of the rule: ProcessGroupNCCL.cpp records a call when it enqueues the call. It does not enqueue calls
+        while a CUDA graph is captured on the stream.
         """
         first, created = self._oldest.get(record.signature.backend, (1, 0))
         is_newer = created > 0 and created - self._wall_offset_ns < record.issued_ns - _EARLIER_NS
@@ -239,17 +245,17 @@ class DeviceCalls:
 
     def _is_of(self, entry: Entry, record: Record) -> bool:
         if entry.created - self._wall_offset_ns < record.issued_ns - _EARLIER_NS:
-            return False  # of a group of that name that is gone
+            return False  # belongs to an earlier group of this name
         return entry.ends_batch or family(entry.operation) == family(record.signature.operation)
 
     def _monotonic(self, wall_ns: int, record: Record) -> int | None:
         return max(wall_ns - self._wall_offset_ns, record.issued_ns) if wall_ns else None
 
     def release(self) -> list[Tracked]:
-        """Hold no call any more: all groups were destroyed, and the next run has groups of the same names.
+        """Release all calls, because all groups were destroyed and the next run has groups of the same names.
 
         Returns:
-            those that are not known to be in flight, as far as they are known.
+            The calls that are not known to be in flight, with what is known about them.
         """
         left = [
             held.untimed or held.item._replace(device=None)
@@ -260,22 +266,22 @@ class DeviceCalls:
         return left
 
     def seen(self) -> dict[int, DeviceTimes]:
-        """By record id, what was shown of the last `MAX_HELD` calls: for files, which are made from the ring."""
+        """Return by record id what the recorder has shown of the last `MAX_HELD` calls. Files need it, too."""
         return dict(self._seen)
 
     def undecided(self) -> Iterator[Tracked]:
-        """The calls held that may be in flight, oldest first. It is not known that anything waits for them."""
+        """Yield the held calls that may be in flight, oldest first. It is unknown whether a thread waits for them."""
         for held in self._held.values():
             if held.item.record.state is RecordState.UNKNOWN:
                 yield self._posted(held)
 
     def is_awaited(self, record_id: int) -> bool:
-        """The recorder was not asked since the call is held: it is about to show whether the call has ended."""
+        """Return True if the recorder was not asked since the call is held, so that its next answer will show it."""
         held = self._held.get(record_id)
         return held is not None and self._is_awaited(held)
 
     def current(self, item: Tracked) -> Tracked:
-        """The call as the recorder shows it."""
+        """Return the call as the recorder shows it."""
         held = self._held.get(item.record.record_id)
         if held is None:
             return item
@@ -286,10 +292,13 @@ class DeviceCalls:
         return held.item.record.state is RecordState.UNKNOWN and self._asked_ns <= held.since_ns and is_young
 
     def _posted(self, held: _Held) -> Tracked:
-        """Unknown calls of all members count as ended, so one that is awaited is not called unknown."""
+        """Return the call as one for which no thread waits.
+
+        An awaited call is in flight here, not unknown: a call that is unknown on all members counts as ended.
+        """
         state = RecordState.IN_FLIGHT if self._is_awaited(held) else RecordState.UNKNOWN
         return held.item._replace(record=held.item.record._replace(state=state, waited_ns=POSTED))
 
     def open_by_group(self) -> Mapping[str, int]:
-        """By group id, how many calls are held, which the ring counts as ended."""
+        """Return by group id how many calls are held. The ring counts these as ended."""
         return Counter(held.item.record.group.id for held in self._held.values())

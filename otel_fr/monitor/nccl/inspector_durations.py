@@ -1,4 +1,4 @@
-"""Durations that NCCL Inspector shows, until their calls are known."""
+"""Keeps durations from NCCL Inspector until their calls are known."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from otel_fr.dumps.nccl_inspector import GPU_CLOCK, DeviceCall
 from otel_fr.ring import GroupDef, SignatureDef
 
 MAX_WAITING: Final = 50_000
-"""Durations kept between two requests of metrics: 3,000 calls a second at the default interval."""
+"""How many durations are kept between two requests of metrics: 3,000 calls a second at the default interval."""
 MAX_KINDS: Final = 4_096
-"""Kinds of calls, and groups, that are remembered."""
+"""How many kinds of calls, and how many groups, are remembered."""
 
 _BACKENDS: Final = "nccl"
-"""With what names of c10d backends begin that call NCCL: ``nccl`` and, since torch 2.14, ``nccl2``."""
+"""Prefix of the names of c10d backends that call NCCL: ``nccl`` and, since torch 2.14, ``nccl2``."""
 
 S = TypeVar("S")
 Kind = tuple[str, str, int]
 """Group id, NCCL's function as `DeviceCall.operation`, and bytes as NCCL counts them."""
 Place = tuple[int, int, str]
-"""Of a rank in a communicator: its size, the rank's number in it, and its name."""
+"""A rank's place in a communicator: the communicator's size, the rank's number in it, and the communicator's name."""
 
 
 class InspectorDurations(Generic[S]):
     """The durations of one rank's calls.
 
-    A call belongs to the series of the calls of its group that make the same call of NCCL, of as many bytes. Its group
-    is the only one that has as many members, and the rank in the same place; of several, the communicator's name tells.
-    Durations of calls whose group or series is not known are not counted.
+    A duration belongs to the series of its group's calls that make the same NCCL call with as many bytes. The group is
+    the one with as many members and this rank in the same position. If there are several such groups, the
+    communicator's name decides. Durations of calls whose group or series is unknown are not counted.
     """
 
     def __init__(self, rank: int) -> None:
@@ -40,7 +40,7 @@ class InspectorDurations(Generic[S]):
         self._room = MAX_WAITING
 
     def know(self, group: GroupDef, signature: SignatureDef, series: S) -> None:
-        """The rank has made such a call."""
+        """Note that the rank has made a call with this signature in this group."""
         if not signature.backend.startswith(_BACKENDS) or signature.truncated or not group.ranks:
             return
         if len(self._series) >= MAX_KINDS or len(self._groups) >= MAX_KINDS:
@@ -52,14 +52,14 @@ class InspectorDurations(Generic[S]):
                 self._series[group.id, operation, size] = series
 
     def note(self, call: DeviceCall) -> None:
-        """A device has executed a call."""
+        """Note that the device has executed a call."""
         if call.source in (GPU_CLOCK, "") and self._room > 0:
             of = call.communicator
             self._waiting.setdefault(((of.size, of.rank, of.name), call.operation, call.size), []).append(call.seconds)
             self._room -= 1
 
     def take(self) -> Iterator[tuple[S, list[float]]]:
-        """The durations whose series are known by now; the others are forgotten if they are too many."""
+        """Yield the durations whose series are known by now. Forget the others if there are too many."""
         for kind in list(self._waiting):
             place, operation, size = kind
             group = self._group(place)

@@ -17,21 +17,22 @@ from otel_fr.dumps.nccl_inspector import DeviceCall, LineReader, file_name
 _log = logging.getLogger("otel_fr.monitor")
 
 SECONDS: Final = 1.0
-"""Between two looks."""
+"""Time between two looks."""
 STEP_BYTES: Final = 512 << 10
-"""Read in one look: 1,000 to 2,500 calls, 25 ms of CPU time at most."""
+"""Most bytes read in one look: 1,000 to 2,500 calls, which take at most 25 ms of CPU time."""
 MAX_BEHIND: Final = 8 << 20
-"""Bytes that the reader may be behind before it leaves some out."""
+"""How many bytes the reader may be behind before it skips some."""
 _MAX_PARTIAL: Final = 1 << 20
 _ON: Final = re.compile(r"\s*[+-]?0*[1-9]")
-"""What C's ``atoi`` takes for a number that is not 0."""
+"""Matches a text that C's ``atoi`` converts to a number other than 0."""
 _OTHER_OUTPUTS: Final = ("NCCL_INSPECTOR_PROM_DUMP", "NCCL_INSPECTOR_OTEL_EXPORT")
 
 
 def inspector_file(env: Mapping[str, str], pid: int) -> Path | None:
-    """The file of a process of this host; None: its environment asks for none that is JSON.
+    """Return the file of a process of this host. None: its environment requests no JSON file.
 
-    Source: genDumpDir and inspectorGlobalInit in NCCL Inspector's inspector.cc. A relative folder is the process's.
+    A relative folder is relative to the process's working directory. Source: genDumpDir and inspectorGlobalInit in NCCL
+    Inspector's inspector.cc.
     """
 
     def is_set(name: str) -> bool:
@@ -46,14 +47,14 @@ def inspector_file(env: Mapping[str, str], pid: int) -> Path | None:
 
 
 class InspectorWatch:
-    """Reads what is new in one file. No step raises, or reads more than `STEP_BYTES`.
+    """Reads new lines of one file. A step never raises, and reads at most `STEP_BYTES`.
 
     Args:
-        path: the file, which may not be there yet; None: there is none to follow.
-        take: gets each call.
+        path: the file, which need not exist yet; None: there is no file to follow.
+        take: called with each call.
 
     Attributes:
-        skipped: bytes that were left out, because the file grew faster than it is read.
+        skipped: number of bytes that were skipped, because the file grew faster than it is read.
     """
 
     def __init__(self, path: Path | None, take: Callable[[DeviceCall], None]) -> None:
@@ -67,10 +68,11 @@ class InspectorWatch:
         self.skipped = 0
 
     def step(self, now: float, *, at_once: bool = False) -> None:
-        """Read what is new, once a second.
+        """Read new lines, once a second.
 
         Args:
-            now: monotonic seconds. at_once: however short ago the last look was.
+            now: monotonic seconds.
+            at_once: read now, however recent the last look was.
         """
         if self._path is None or (now < self._look_at and not at_once):
             return
@@ -95,7 +97,7 @@ class InspectorWatch:
         except (FileNotFoundError, NotADirectoryError):
             if self._file is None:
                 return
-            about = os.fstat(self._file.fileno())  # it was moved away, or the rank has ended: its last lines
+            about = os.fstat(self._file.fileno())  # it was moved away, or the rank has ended: read the last lines
         file = self._file
         if file is None or about.st_ino != self._inode or about.st_size < file.tell():
             self.close()
@@ -107,7 +109,7 @@ class InspectorWatch:
             self.skipped += behind - STEP_BYTES
             self._reader.forget()
             self._partial = b""
-            file.readline(_MAX_PARTIAL)  # the rest of a line that began in what was left out
+            file.readline(_MAX_PARTIAL)  # the rest of a line that began in the skipped part
         data = self._partial + file.read(STEP_BYTES)
         *lines, self._partial = data.split(b"\n")
         if len(self._partial) > _MAX_PARTIAL:
@@ -119,12 +121,12 @@ class InspectorWatch:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Open the rank's file. In a folder of many users its name can be foreseen, so others may have put something there.
+    """Open the rank's file. Its name is predictable, so in a shared folder another user may have created it.
 
     Raises:
-        OSError: it cannot be opened, is not a regular file, or is another user's.
+        OSError: the file cannot be opened, is not a regular file, or belongs to another user.
     """
-    # O_NONBLOCK: opening a pipe of that name must not block; it has no effect on a file.
+    # O_NONBLOCK: opening a pipe of that name must not block. It has no effect on a file.
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         about = os.fstat(handle)

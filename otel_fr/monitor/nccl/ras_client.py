@@ -1,9 +1,9 @@
-"""Asks NCCL's RAS for the state of the job's communicators when a fault shows, saves the answer, and tells what is odd.
+"""Asks NCCL's RAS for the state of the job's communicators when a fault shows, saves the answer, and reports oddities.
 
 A thread of NCCL in some process of this machine answers on TCP, by default on localhost:28028. It asks all processes of
-the job, so only the first monitor of the job's first machine asks, at most once a minute. NCCL 2.31 also compares the
-devices (model, driver, ECC, Xid, NVLink) and NCCL's variables of all ranks: its diagnostics, as text. Source of the
-protocol: client.cc and client_support.cc in src/ras of NVIDIA/nccl.
+the job, so only the first monitor of the job's first machine asks, at most once a minute. NCCL 2.31 also has
+diagnostics: a text that compares the devices (model, driver, ECC, Xid, NVLink) and NCCL's variables of all ranks.
+Source of the protocol: client.cc and client_support.cc in src/ras of NVIDIA/nccl.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ _log = logging.getLogger("otel_fr.monitor")
 ADDRESS: Final = ("localhost", 28028)
 """NCCL's default of ``NCCL_RAS_ADDR``."""
 TIMEOUT: Final = 1
-"""Seconds that RAS is asked to wait for the other processes; it may take 5 s more."""
+"""Seconds for which RAS must wait for the other processes. It may take 5 s more."""
 SECONDS: Final = 8.0
-"""Longest time for an answer to its end. The thread that waits for it delays nothing."""
+"""Longest time until the answer is complete. Only a separate thread waits for it."""
 TRIES: Final = 4
-"""Connections that are tried: each goes to one process of the machine, and a stopped one does not answer."""
+"""How many connections are tried. Each goes to one process of the machine, and a stopped process does not answer."""
 MAX_TOLD: Final = 8 << 20
-"""Bytes of an answer that is reported, too: it is read in this process, which takes twice that memory. Larger ones, of
-some 12,000 ranks in communicators, are in the file only."""
+"""Largest answer that is also reported. It is parsed in this process, which takes twice as much memory. Larger answers,
+with some 12,000 ranks in communicators, are only in the file."""
 PAUSE: Final = 60.0
-"""Seconds between two times that it is asked."""
+"""Seconds between two requests."""
 STATUS: Final = (f"TIMEOUT {TIMEOUT}", "SET FORMAT json", "STATUS")
 DIAGNOSTICS: Final = (f"TIMEOUT {TIMEOUT}", "DIAGNOSTICS")
-"""Which exist as text only, and on a connection of their own, because NCCL ends it after its answer."""
+"""The commands for diagnostics, which exist only as text. They need a new connection: NCCL ends it after an answer."""
 _REFUSALS: Final = (b"ERROR", b"BUSY")
 _HANDSHAKE_SECONDS: Final = 1.0
 _MAX_LINE: Final = 1024
 
 
 class RasError(Exception):
-    """There is no answer; the text says why."""
+    """There is no answer. The text says why."""
 
 
 def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """Where RAS answers; None: it is switched off, or its address is none."""
+    """Return the address of RAS. None: it is switched off, or its address is invalid."""
     if env.get("NCCL_RAS_ENABLE", "").strip() == "0":
         return None
     given = env.get("NCCL_RAS_ADDR", "").strip()
@@ -70,10 +70,10 @@ def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def ask_ras(address: tuple[str, int], commands: Sequence[str] = STATUS, seconds: float = SECONDS) -> bytes:
-    """The status of all communicators as JSON, or `DIAGNOSTICS` as text: what the last of the commands asks for.
+    """Return the answer to the last command: the status of all communicators as JSON, or diagnostics as text.
 
     Raises:
-        RasError: nothing answers there, or what does does not know a command, as NCCL before 2.28, or 2.31.
+        RasError: nothing answers, or the server does not know a command, as before NCCL 2.28 (diagnostics: 2.31).
     """
     deadline = time.monotonic() + seconds
     problem = "nothing was tried"
@@ -93,7 +93,7 @@ def ask_ras(address: tuple[str, int], commands: Sequence[str] = STATUS, seconds:
 
 
 def _ask(address: tuple[str, int], commands: Sequence[str], deadline: float) -> bytes:
-    """The answer to the last of the commands; the others set something."""
+    """Return the answer to the last command. The other commands are settings."""
     with socket.create_connection(address, _HANDSHAKE_SECONDS) as connection:
         greeting = _exchange(connection, "CLIENT PROTOCOL 2", deadline)
         if not greeting.upper().startswith("SERVER PROTOCOL "):
@@ -107,7 +107,7 @@ def _ask(address: tuple[str, int], commands: Sequence[str], deadline: float) -> 
         parts: list[bytes] = []
         size = 0
         for part in _parts(connection, deadline):
-            if not parts and part.startswith(_REFUSALS):  # after which NCCL may leave the connection open
+            if not parts and part.startswith(_REFUSALS):  # after a refusal, NCCL may leave the connection open
                 raise RasError(f"it refuses {question!r}")
             parts.append(part)
             size += len(part)
@@ -129,7 +129,7 @@ def _parts(connection: socket.socket, deadline: float) -> Iterator[bytes]:
 
 
 def _exchange(connection: socket.socket, command: str, deadline: float) -> str:
-    """The answer to a command; `_HANDSHAKE_SECONDS` hold for all of it, however it is cut into parts."""
+    """Return the answer to a command. The complete answer must come within `_HANDSHAKE_SECONDS`."""
     until = min(deadline, time.monotonic() + _HANDSHAKE_SECONDS)
     connection.sendall(command.encode() + b"\n")
     line = b""
@@ -149,8 +149,9 @@ class RasWatch:
     """Asks in a thread of its own, and writes the answer beside the flight-recorder files.
 
     Args:
-        address: None: RAS is not asked. pid: of the rank: an answer without it is another job's, and not kept.
-        is_first: True for one of the monitors of this machine that ask it with the same text.
+        address: address of RAS; None: RAS is not asked.
+        pid: process id of the rank. An answer without it belongs to another job, and is dropped.
+        is_first: returns True for only one of this machine's monitors that pass the same text.
     """
 
     def __init__(self, address: tuple[str, int] | None, pid: int, is_first: Callable[[str], bool]) -> None:
@@ -162,10 +163,11 @@ class RasWatch:
         self._told: tuple[RasAnswer, Sequence[str], float] | None = None
 
     def ask(self, folder: Path, now: float) -> None:
-        """A fault shows. Never waits.
+        """Ask RAS, because a fault shows. Never waits.
 
         Args:
-            folder: of the flight-recorder files. now: monotonic seconds.
+            folder: folder of the flight-recorder files.
+            now: monotonic seconds.
         """
         if self._address is None or now < self._not_before:
             return
@@ -176,12 +178,12 @@ class RasWatch:
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Wait for an answer that is awaited."""
+        """Wait at most ``seconds`` for an answer, if RAS was asked."""
         if self._thread is not None:
             self._thread.join(seconds)
 
     def take(self, now: float) -> ReportedRas | None:
-        """What is odd in an answer that has come since the last call. ``now``: monotonic seconds."""
+        """Return what is odd in an answer that has come since the last call, or None. ``now``: monotonic seconds."""
         told, self._told = self._told, None
         if told is None:
             return None
@@ -207,11 +209,11 @@ class RasWatch:
             diagnostics = self._diagnose(address, folder / f"{name}.txt")
             if diagnostics:
                 self._told = answer, diagnostics, asked
-        except Exception as error:  # noqa: BLE001 - it is one more piece of evidence, and nothing depends on it
+        except Exception as error:  # noqa: BLE001 - this is additional evidence, and nothing depends on it
             _log.info("no evidence from NCCL's RAS at %s:%s: %s", *address, error)
 
     def _diagnose(self, address: tuple[str, int], path: Path) -> list[str]:
-        """What NCCL's diagnostics say may need a look; all of them are in the file. Empty: there are none."""
+        """Write NCCL's diagnostics to a file. Return those that may need attention, or nothing if there are none."""
         try:
             data = ask_ras(address, DIAGNOSTICS)
         except RasError as error:

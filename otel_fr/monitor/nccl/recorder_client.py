@@ -1,7 +1,7 @@
-"""Asks PyTorch's recorder in the rank, in a thread of its own, how far the device is with the calls.
+"""Asks PyTorch's recorder in the rank, in a separate thread, how far the device is with the calls.
 
-The rank's server answers from a thread of C++ and holds the recorder's lock while it copies the entries, which a call
-that is recorded meanwhile waits for. So it is asked no more often than needed.
+The rank's server answers from a C++ thread. It holds the recorder's lock while it copies the entries, and a call that
+is recorded meanwhile waits for this lock. So the recorder is asked no more often than needed.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from otel_fr.torch_recorder import DUMP_TARGET
 _log = logging.getLogger("otel_fr.monitor")
 
 ANSWER_SECONDS: Final = 3.0
-"""Longest wait for an answer. It takes some milliseconds; a driver that does not answer may block it for ever."""
+"""Longest wait for an answer. An answer takes some milliseconds, but a driver that hangs may block it forever."""
 MOVING_SECONDS: Final = 1.0
-"""Between two requests while calls are being enqueued or are in flight: as often as a rank reports."""
+"""Time between two requests while calls are enqueued or in flight: as often as a rank reports."""
 SHARE: Final = 0.02
-"""Of a core's time that may be spent in it, half of it in the rank, which is taken to spend as much as is measured
-here: a longer answer is asked for less often."""
+"""Largest share of a core's time for requests: half here, and half in the rank, which is assumed to need as much time
+as measured here. So the recorder is asked less often if its answers are longer."""
 MAX_FAILURES: Final = 5
-"""Requests in a row without an answer after which the recorder counts as lost: its calls are unknown again."""
+"""After this many successive requests without an answer, the recorder counts as lost: its calls are unknown again."""
 LOST_SECONDS: Final = 60.0
-"""Between two requests once it is lost."""
+"""Time between two requests once the recorder is lost."""
 
 
 class Snapshot(NamedTuple):
-    """What the recorder held.
+    """An answer of the recorder.
 
     Attributes:
-        asked_ns: monotonic, before it was asked: calls enqueued before that are among the entries, unless overwritten.
-        wall_offset_ns: wall clock minus monotonic clock at that moment.
-        entries: oldest first. library: NCCL's version, as it says it; "": not known.
+        asked_ns: monotonic time before the request. The entries include calls enqueued earlier, unless overwritten.
+        wall_offset_ns: wall clock minus monotonic clock at this time.
+        entries: the entries, oldest first.
+        library: NCCL's version; "": unknown.
     """
 
     asked_ns: int
@@ -48,14 +49,15 @@ class Snapshot(NamedTuple):
 
 
 class RecorderClient:
-    """Asks when its caller says so.
+    """Asks the recorder when its caller requests it.
 
     Args:
-        path: of the server's socket. wake: called in the thread when there is a result.
+        path: path of the server's socket.
+        wake: called in the thread when there is a result.
 
     Attributes:
-        results: what came of each request, None where there was no answer.
-        is_lost: the last `MAX_FAILURES` requests had no answer.
+        results: the result of each request; None: no answer.
+        is_lost: True if the last `MAX_FAILURES` requests had no answer.
     """
 
     def __init__(self, path: str, wake: Callable[[], None]) -> None:
@@ -74,14 +76,16 @@ class RecorderClient:
 
     @property
     def is_busy(self) -> bool:
-        """A request has not been answered yet, or its result was not taken."""
+        """True if a request has not been answered yet, or its result was not taken."""
         return self._is_busy or not self.results.empty()
 
     def ask(self, now: float, *, soon: bool = False, at_once: bool = False) -> bool:
-        """Ask, unless a request is being answered or the last one was just now. Never waits.
+        """Ask, unless a request is being answered or the last one was too recent. Never waits. Return True if it asks.
 
         Args:
-            now: monotonic seconds. soon: as soon as the last one's costs allow. at_once: however short ago it was.
+            now: monotonic seconds.
+            soon: ask as soon as the costs of the last request allow.
+            at_once: ask however recent the last request was.
         """
         not_before = self._soonest if soon else self._not_before
         if self._is_busy or (now < not_before and not at_once):
@@ -104,7 +108,7 @@ class RecorderClient:
                 if self._failures == MAX_FAILURES:
                     _log.info("PyTorch's recorder does not answer: %s", error)
             now = time.monotonic()
-            # On a busy machine an answer takes long and costs no more: its age would grow to many times the pause.
+            # CPU time counts, not only elapsed time: on a busy machine an answer takes longer but costs no more.
             costs = 2 * (time.thread_time() - cpu) / SHARE
             pause = LOST_SECONDS if self.is_lost else min(max(costs, now - started), LOST_SECONDS)
             self._soonest, self._not_before = now + pause, now + max(pause, MOVING_SECONDS)

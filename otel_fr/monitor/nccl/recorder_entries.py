@@ -1,4 +1,4 @@
-"""The entries of PyTorch's recorder, as far as a monitor needs them: which call, and how far the device is with it."""
+"""The parts of PyTorch's recorder entries that a monitor needs: which call it is, and how far the device is with it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from otel_fr.dumps.safe_parse import UnreadableDump, parse
 from otel_fr.operations import MESSAGES
 
 MAX_BYTES: Final = 32 << 20
-"""Of one answer: 50,000 entries. PyTorch keeps 2,000 unless ``TORCH_FR_BUFFER_SIZE`` says otherwise."""
+"""Most bytes of one answer: 50,000 entries. PyTorch keeps 2,000 unless ``TORCH_FR_BUFFER_SIZE`` is set."""
 _MAX_VALUES: Final = 2_000_000
 _LONGEST_MS: Final = 2**32 - 1
-"""As in the ring."""
+"""Largest timeout, as in the ring."""
 
 
 Key = tuple[str, bool, int]
-"""Of a call: c10d's name of the group; whether it is a send or receive; the number."""
+"""Identifies a call: c10d's name of the group; True for a send or receive; the sequence number."""
 
 
 class Entry(NamedTuple):
-    """One entry. Times are wall ns; 0: not known.
+    """One entry. Times are wall ns; 0: unknown.
 
     Attributes:
-        group: c10d's name of the process group. number: in the group's collectives, or in its sends and receives.
-        operation: `torch.distributed`'s name. ends_batch: it stands for all entries of its number.
+        group: c10d's name of the process group.
+        number: sequence number among the group's collectives, or among its sends and receives.
+        operation: name in `torch.distributed`.
+        ends_batch: True if the entry stands for all entries with its number.
         began, ended: when a thread of PyTorch saw that the device had begun, or completed, the call.
-        duration_s: by the device's clock; None: not known.
-        is_retired: PyTorch waits for it no longer.
-        timeout_ms: for how long it waits, at most; 0: not known.
-        name: the recorder's, parsed. raw: all of the entry, unchecked.
+        duration_s: duration by the device's clock; None: unknown.
+        is_retired: True if PyTorch no longer waits for the call.
+        timeout_ms: how long PyTorch waits at most; 0: unknown.
+        name: the recorder's name, parsed.
+        raw: the complete entry, unchecked.
     """
 
     group: str
@@ -50,23 +53,23 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Which call of its group it is."""
+        """Identifies the call of the entry."""
         return self.group, self.is_p2p, self.number
 
     def stream(self, is_serial: bool) -> object:
-        """The device executes the calls of one stream in their order.
+        """Return the call's stream. The device executes the calls of one stream in their order.
 
         Source of the rule: ProcessGroupNCCL.cpp has a stream for each pair of ranks that send and receive outside of
-        batches, and one for all else of a group; or one for all, if the group ``is_serial`` (`GroupDef`).
+        batches, and one for all other calls of a group. A group that ``is_serial`` (`GroupDef`) has only one stream.
         """
         ends = self.name.source, self.name.destination
         return self.group, None if is_serial or ends == (None, None) else frozenset(ends)
 
 
 def last_of_calls(entries: Iterable[Entry]) -> dict[Key, Entry]:
-    """The last entry of each call, by its key.
+    """Return the last entry of each call, by key.
 
-    What ends a batch stands for the entries of the batch. An equal key later is of a group that was created again.
+    The end of a batch stands for the entries of the batch. A later equal key belongs to a group created again.
 
     Args:
         entries: oldest first.
@@ -81,13 +84,14 @@ def last_of_calls(entries: Iterable[Entry]) -> dict[Key, Entry]:
 
 
 def _key_of_end(end: Entry, before: Entry | None) -> Key:
-    """The key of the batch that an entry ends: by which of its group's counts has moved since the entry before.
+    """Return the key of the batch that an entry ends. It depends on which count of the group has changed since the
+    previous entry.
 
-    The entries of a batch share its number, and the end may not say that it is one of sends and receives. NCCL's does
-    not (ProcessGroupNCCL::endCoalescing), and of collectives in a batch there may be no entries but the end.
+    The entries of a batch share its number. The end may not say that the batch has sends and receives: NCCL's does not
+    (ProcessGroupNCCL::endCoalescing). For collectives in a batch, there may be no entry except the end.
 
     Args:
-        before: the entry before it in its group; None: it is not there any more.
+        before: the previous entry in the group; None: it is no longer there.
     """
     if end.is_p2p or before is None:
         return end.key
@@ -99,10 +103,10 @@ def _key_of_end(end: Entry, before: Entry | None) -> Key:
 
 
 def parse_answer(body: bytes) -> tuple[list[Entry], str]:
-    """The entries of an answer, oldest first, without those that lack a required field; and NCCL's version.
+    """Return the entries of an answer, oldest first, without invalid ones, and NCCL's version.
 
     Raises:
-        ValueError: it is no answer of a recorder.
+        ValueError: this is no answer of a recorder.
     """
     if not body.startswith(b"{"):
         raise ValueError("it is not a JSON object")

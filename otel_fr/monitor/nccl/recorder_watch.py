@@ -1,4 +1,4 @@
-"""When PyTorch's recorder is asked, and what becomes of its answers."""
+"""Decides when PyTorch's recorder is asked, and passes its answers on."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from otel_fr.monitor.nccl.recorder_client import RecorderClient
 from otel_fr.torch_recorder import SOCKET_KEY
 
 _LOOK_SECONDS: Final = 1.0
-"""Between two looks into the ring's meta, until it names the socket: the rank opens it with its first device group."""
+"""Time between two looks into the ring's meta, until it names the socket, which comes with the first device group."""
 _CALL_LOOK_SECONDS: Final = 0.1
-"""The same where a call of a device is there: what is not known to be read is not held, and a first call may hang."""
+"""The same once there is a call of a device. Calls are held only if the recorder is read, and a first call may hang."""
 
 
 class RecorderWatch:
-    """Has the recorder asked while there are calls that only it can tell of.
+    """Asks the recorder while there are calls whose end only the recorder shows.
 
     Args:
-        meta: of the rank's ring. wake: ends the wait of the monitor's loop, from any thread.
+        meta: returns the meta of the rank's ring.
+        devices: takes the answers.
+        wake: ends the wait of the monitor's loop. May be called on any thread.
     """
 
     def __init__(
@@ -35,14 +37,15 @@ class RecorderWatch:
 
     @property
     def is_busy(self) -> bool:
-        """It has been asked, and its answer was not taken yet."""
+        """True if the recorder was asked and its answer was not taken yet."""
         return self._client is not None and self._client.is_busy
 
     def step(self, now: float, *, at_once: bool = False) -> None:
-        """Take answers, and ask again if it is time to.
+        """Take answers, and ask again if it is time.
 
         Args:
-            now: monotonic seconds. at_once: ask however short ago it was asked.
+            now: monotonic seconds.
+            at_once: ask however recent the last request was.
         """
         if self._client is None and now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
@@ -65,7 +68,7 @@ class RecorderWatch:
                 self._devices.lose()
 
     def close(self) -> None:
-        """The rank has ended."""
+        """Take the last answers, because the rank has ended."""
         self._devices.lose(is_over=True)
         if self._client is not None:
             self._take_results(self._client)

@@ -1,7 +1,7 @@
-"""Sections and steps as spans, and which of them a call was made in.
+"""Builds the spans of sections and steps, and finds the section or step in which a call was made.
 
-A collective's trace is shared by all ranks, so a section of one rank cannot be its parent: steps and sections have
-traces of their own, one for each step, and a call's span links to the innermost one (docs/reference/telemetry.md).
+All ranks share a collective's trace, so a section of one rank cannot be its parent. Instead, each step and its sections
+have a separate trace, and a call's span links to the innermost section or step (docs/reference/telemetry.md).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from otel_fr.otlp_attributes import attributes
 from otel_fr.ring import Activity
 
 MAX_KEPT: Final = 4096
-"""Sections and steps in which a call that ends now may have been made: hours of steps of a second."""
+"""How many sections and steps are kept for calls that end later: about an hour of steps of a second."""
 MAX_LOOKED_AT: Final = 64
-"""Of these, how many are looked at for one call: it is in one of the latest that had begun, or in none."""
+"""How many of them are examined for one call: the latest ones that had begun. The call was made in one, or in none."""
 _TAG_SPANS: Final = b"\x12"
 
 
@@ -38,9 +38,10 @@ class ActivitySpans:
     """Builds the spans of one rank's sections and steps, and finds the one that was current at a time.
 
     Args:
-        run: `identity.run_id`. wall_offset_ns: wall clock minus the rank's monotonic clock.
-        main_thread: id in the kernel of the thread whose sections calls are looked up in.
-        suffix: of the spans' names.
+        run: `identity.run_id`.
+        wall_offset_ns: wall clock minus the rank's monotonic clock.
+        main_thread: kernel thread id of the thread in whose sections calls are looked up.
+        suffix: suffix of the spans' names.
     """
 
     def __init__(self, run: str, rank: int, wall_offset_ns: int, main_thread: int, suffix: str = "") -> None:
@@ -53,14 +54,14 @@ class ActivitySpans:
         self._known: dict[int, _Interval] = {}
 
     def note(self, begun: Iterable[Activity], ended: Iterable[Activity]) -> None:
-        """Take what is open now, and what has ended since the last call."""
+        """Note the sections and steps that are open now, and those that have ended since the last call."""
         for item in (*begun, *ended):
             if not item.is_step and item.native_id != self._main_thread:
                 continue
             known = self._known.get(item.number)
             if known is not None:
                 known.ended_ns = item.ended_ns
-                if item.user is not None and known.context.user is None:  # of a step of an optimizer, known at its end
+                if item.user is not None and known.context.user is None:  # known only when an optimizer's step ends
                     known.context = self._context(item)
                 continue
             interval = _Interval(item.began_ns, item.number, item.ended_ns, self._context(item))
@@ -73,7 +74,7 @@ class ActivitySpans:
             del self._order[:excess]
 
     def at(self, time_ns: int) -> Context | None:
-        """What the rank was in at that time: the step or section that began last; None: in none that is known."""
+        """Return the innermost step or section of the rank at that time, or None if none is known."""
         last = bisect_right(self._order, time_ns, key=lambda interval: interval.began_ns)
         for place in range(last - 1, max(-1, last - 1 - MAX_LOOKED_AT), -1):
             interval = self._order[place]
@@ -82,14 +83,15 @@ class ActivitySpans:
         return None
 
     def trace_of(self, item: Activity) -> bytes:
-        """The trace of a section or step, 16 bytes."""
+        """Return the trace id of a section or step, 16 bytes."""
         return identity.activity_trace_id(self._run, self._rank, item.root)
 
     def encode(self, item: Activity, rank_ended_ns: int | None = None, clean: bool = False) -> bytes:
-        """One entry of ``ScopeSpans.spans``.
+        """Encode one entry of ``ScopeSpans.spans``.
 
         Args:
-            rank_ended_ns: of one that was open when its rank ended. clean: the rank ended cleanly.
+            rank_ended_ns: when the rank ended, for a section or step that was open then.
+            clean: True if the rank ended cleanly.
         """
         trace = self.trace_of(item)
         ended = item.ended_ns or rank_ended_ns or item.began_ns

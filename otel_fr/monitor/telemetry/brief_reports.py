@@ -1,9 +1,9 @@
-"""Which progress reports are brief: the rank moves as usual, and the collector knows the texts of its groups.
+"""Makes progress reports brief while the rank moves as usual and the collector knows the texts of its groups.
 
-A brief report is a rank report like any other, without what an earlier full one contained: its groups have their ids
-and counts only, calls that were enqueued a moment ago are left out (the counts show them), and so is the newest call.
-A collector that missed the full report takes the counts and asks for a full one (docs/reference/rank-report.md); a
-full one comes anyway within `FULL_SECONDS`.
+A brief report omits what an earlier full report contained: its groups have only ids and counts. It also omits calls
+that were enqueued a moment ago, which the counts show, and the newest call. A collector that missed the full report
+takes the counts and asks for a full report (docs/reference/rank-report.md). In any case, a full report follows within
+`FULL_SECONDS`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from otel_fr.monitor.rules import WAIT_SECONDS, sparseness
 from otel_fr.rank_report import DropCounts, RankReport, ReportedCall, ReportedGroup
 
 FULL_SECONDS = 30.0
-"""Seconds after which a report is full again, whatever was sent; the first time after half of it or more, so that
-the ranks of a job, which start together, do not send theirs together. See `full_seconds`."""
+"""Longest time between two full reports, in seconds; see `full_seconds`. The first time is shorter, by a random share
+of up to a half, because the ranks of a job start together but must not send full reports together."""
 STILL_SHARE = STALL_SHARE / 2
-"""Share of the stall time without a movement from which reports are full."""
+"""Reports are full once the rank has not moved for this share of the stall time."""
 
 _IN_FLIGHT = ("scheduled", "unknown")
 
 
 def full_seconds(world_size: int) -> float:
-    """`FULL_SECONDS`, or longer in large jobs."""
+    """Return `FULL_SECONDS`, or more in large jobs."""
     return FULL_SECONDS * sparseness(world_size)
 
 
 class BriefReports:
-    """What the last report contained, and the form of the next one."""
+    """Remembers what the last full report contained, and decides the form of the next report."""
 
     def __init__(self, world_size: int = 1) -> None:
         self._full_seconds = full_seconds(world_size)
@@ -42,14 +42,15 @@ class BriefReports:
         self._is_first = True
 
     def forget(self) -> None:
-        """The next report is full: the collector asks for it, or the rank is in another run."""
+        """Make the next report full, because the collector asks for it or the rank is in another run."""
         self._groups = None
 
     def form(self, report: RankReport, now: float, *, is_witness: bool = True) -> RankReport:
-        """The progress report to send: ``report`` itself, or without what the collector knows.
+        """Return the progress report to send: ``report`` itself, or a brief one without what the collector knows.
 
         Args:
-            now: monotonic. is_witness: as `Situation.is_witness`: if not, that the rank waits is no news.
+            now: monotonic.
+            is_witness: see `Situation.is_witness`. If False, it is no news that the rank waits.
         """
         short = report if is_witness else _without_evidence(report)
         if now < self._until and self._is_usual(short, is_witness):
@@ -80,7 +81,7 @@ class BriefReports:
         self._until = now + share * self._full_seconds
 
     def _is_usual(self, report: RankReport, is_witness: bool) -> bool:
-        """The only news is that the rank has moved, or waits as others do who say so."""
+        """Return True if the only news is that the rank has moved, or waits in a call that other ranks report."""
         known = self._groups
         if known is None or report.dropped != self._dropped or report.in_flight_more or report.failed:
             return False
@@ -98,23 +99,23 @@ class BriefReports:
         return len(groups) == len(known) and all(known.get(group.id) == _texts(group) for group in groups)
 
     def _is_new(self, call: ReportedCall) -> bool:
-        """Left out: a collective of a moment ago that no report has shown in flight, so that none must show its end."""
+        """Return True for a collective that no full report has shown in flight, so that no report must show its end."""
         return call.stream == "collective" and call.record > self._newest and not call.is_posted
 
 
 def _is_long(call: ReportedCall) -> bool:
-    """It is waited for, and has been in flight for long, or nothing is known of its age."""
+    """Return True if a thread waits for the call and has waited long, or for an unknown time."""
     waited = _waited(call)
     return not call.is_posted and (waited is None or waited >= WAIT_SECONDS)
 
 
 def _waited(call: ReportedCall) -> float | None:
-    """Seconds; None: not known."""
+    """Return for how many seconds the call is waited for; None: unknown."""
     return call.age_s if call.wait_s is None else call.wait_s
 
 
 def _without_evidence(report: RankReport) -> RankReport:
-    """Without what was taken and written because the rank waits; all of it if that shows more than a wait."""
+    """Return the report without what was collected only because the rank waits. It stays whole if it shows more."""
     if report.python_blocked or report.unreached:
         return report
     return replace(
@@ -123,6 +124,6 @@ def _without_evidence(report: RankReport) -> RankReport:
 
 
 def _texts(group: ReportedGroup) -> tuple[object, ...]:
-    """What a brief report leaves out of a group. Groups whose members are not known are in each report in full."""
+    """Return what a brief report omits of a group. If its members are unknown, the result equals no earlier one."""
     known = group.ranks or object()
     return group.name, group.description, known, group.backend, group.is_destroyed

@@ -1,4 +1,4 @@
-"""The calls of a range of sequence numbers, for a collector that has seen ranks disagree about them."""
+"""Reports the calls in a range of sequence numbers to a collector that has seen ranks disagree about them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from otel_fr.rank_report import MAX_CALLS, MAX_FETCHED, ReportedRange
 from otel_fr.ring import KIND_COLLECTIVE, RingReader
 
 MAX_SCANNED = 100_000
-"""Newest records that are looked at, which takes up to a second; a ring may hold millions."""
+"""How many of the newest records are examined. This takes up to a second, and a ring may hold millions."""
 PARTS = 32
-"""Numbers at which the fingerprint of a range is reported: three answers narrow 32,000 calls to one."""
+"""The number of positions at which the fingerprint of a range is reported. Three answers narrow 32,000 calls to one."""
 
 
 def reported_range(reader: RingReader, group: str, first: int, last: int, now_ns: int) -> ReportedRange:
-    """The rank's collectives in a group, as far as they are still known.
+    """Return the rank's collectives in a group, as far as the ring still has them.
 
     Args:
         first, last: sequence numbers, both included.
@@ -33,7 +33,7 @@ def reported_range(reader: RingReader, group: str, first: int, last: int, now_ns
         if first <= record.coll_seq <= last:
             found.append(record)
     if begin != of_run and (oldest is None or oldest >= first):
-        # Earlier ones were overwritten; of the batch of the oldest one, some may have been.
+        # Earlier calls were overwritten, and perhaps also some calls in the batch of the oldest one.
         first = last + 1 if oldest is None else oldest + 1
         found = [record for record in found if record.coll_seq >= first]
     found.sort(key=lambda record: (record.coll_seq, record.record_id))

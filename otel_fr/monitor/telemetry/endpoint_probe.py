@@ -1,8 +1,8 @@
-"""Which server answers at an OTLP endpoint that accepts nothing: it tells the user which usual mistake this is.
+"""Finds out which server answers at an OTLP endpoint that accepts nothing, to name the usual mistakes to the user.
 
-OpenTelemetry's exporters only say that a request failed. The first bytes that a server sends say which protocol it
-speaks: an HTTP/2 server, such as one of gRPC, begins with a SETTINGS frame (RFC 9113, 3.4), a TLS server answers plain
-text with an alert (RFC 8446, 6).
+OpenTelemetry's exporters only say that a request failed. The first bytes that a server sends show its protocol: an
+HTTP/2 server, such as gRPC's, begins with a SETTINGS frame (RFC 9113, 3.4), and a TLS server answers plain text with an
+alert (RFC 8446, 6).
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from otel_fr.redaction import hide_password
 SIGNALS: tuple[Signal, ...] = ("traces", "logs")
 MINUTE = 60.0
 SECONDS = 2.0
-"""To connect, and again for all of the answer: a server may send a byte a second."""
+"""Longest time to connect, and again for the complete answer: a server may send a byte a second."""
 MAX_ANSWER = 8_192
 MAX_QUOTED = 40
 _CHECK = "check the address with otel-fr doctor"
 _AUTHORIZE = "the token goes into OTEL_EXPORTER_OTLP_HEADERS"
 _NO_TOKEN = re.compile(r"StatusCode\.(?:UNAUTHENTICATED|PERMISSION_DENIED), error details: (.*)")
-"""In an exporter's message."""
+"""Matches an exporter's message about a missing or wrong token."""
 _REQUEST = "GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAccept: text/html\r\n\r\n"
 _PAGE = b"otel-fr"
-"""In the collector's page, which other servers do not have at ``/``."""
+"""Part of the collector's page. Other servers do not have it at ``/``."""
 _SETTINGS, _ALERT = 0x04, 0x15
 
 
 class Found(NamedTuple):
-    """What shows at an endpoint; "": nothing. ``mistake``: in the address, with what to write instead; ``outage``."""
+    """What is wrong with an endpoint: a ``mistake`` in its address, with the correction, or an ``outage``; "": none."""
 
     mistake: str = ""
     outage: str = ""
 
 
 class EndpointTrouble:
-    """What one monitor says of an endpoint that takes nothing: a mistake once for the job, anything else once a minute
-    for each machine.
+    """Explains why an endpoint accepts nothing: a mistake once for the job, anything else once a minute for each
+    machine.
 
     Args:
-        is_first: True for the first monitor of this machine that asks this.
-        is_first_node: False: a monitor of another machine names the mistake, which all of them have made.
+        is_first: returns True for the first monitor of this machine that asks.
+        is_first_node: False if a monitor of another machine names the mistake, which is the same on all machines.
     """
 
     def __init__(self, is_first: Callable[[str], bool], *, is_first_node: bool) -> None:
@@ -56,7 +56,7 @@ class EndpointTrouble:
         self._mistake = ""
 
     def explain(self, message: str) -> str:
-        """What to say in place of an exporter's own message; "": nothing. May block for seconds."""
+        """Return the text to log instead of an exporter's own message; "": log nothing. May block for seconds."""
         if not self._is_first(f"endpoint {int(time.time() / MINUTE)}"):
             return ""
         if not self._mistake:
@@ -73,15 +73,15 @@ class EndpointTrouble:
 
 
 def likely_mistake(signal: Signal, env: Mapping[str, str]) -> str:
-    """What is wrong with the endpoint of a signal and what to write instead, as one line; "" if nothing shows.
+    """Return what is wrong with a signal's endpoint, and the correction, as one line; "" if no mistake is found.
 
-    Blocks for a few seconds at most.
+    Blocks for at most a few seconds.
     """
     return _probe(signal, env).mistake
 
 
 def reason_of(error: OSError | ValueError) -> str:
-    """Why no connection was made: ``"Connection refused"``, ``"timed out"``."""
+    """Return why no connection was made, such as ``"Connection refused"`` or ``"timed out"``."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
@@ -101,7 +101,7 @@ def _probe(signal: Signal, env: Mapping[str, str]) -> Found:
 
 
 def _mistake_in(written: str, host: str, port: int, answer: bytes, *, is_grpc: bool) -> str:
-    """What the first bytes of a server's answer show to be wrong with its address."""
+    """Return the mistake in an address that the first bytes of the server's answer show, or ""."""
     right = f"http://{host}:{4317 if is_grpc else 4318}"
     if answer.startswith(b"HTTP/1.") and b" 200 " in answer[:16] and _PAGE in answer:
         return f"{written} is the collector's page, not its OTLP port: write {right}"
@@ -120,7 +120,7 @@ def _mistake_in(written: str, host: str, port: int, answer: bytes, *, is_grpc: b
 
 
 def _first_answer(host: str, port: int, *, is_silent: bool) -> bytes:
-    """The beginning of what a server answers to a request of HTTP/1.1. ``is_silent``: it is only connected to."""
+    """Return the beginning of a server's answer to an HTTP/1.1 request. ``is_silent``: connect, but send nothing."""
     with socket.create_connection((host, port), SECONDS) as connection:
         if is_silent:
             return b""

@@ -1,4 +1,4 @@
-"""Sends what is queued, in threads: an exporter blocks for up to ten seconds if an endpoint does not answer."""
+"""Sends queued telemetry in threads: an exporter blocks for up to ten seconds if an endpoint does not answer."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from otel_fr.otlp_sender import Request, Sender
 _log = logging.getLogger("otel_fr.monitor.telemetry.export")
 
 RETRY_SECONDS = 0.5
-"""Pause after a failure, since some failures are immediate and must not be retried in a tight loop."""
+"""Pause after a failure: some failures are immediate, and must not be retried in a tight loop."""
 GATHER_SECONDS = 0.1
-"""How long a progress report waits for those of the machine's other ranks. They are sent in one request, because a
-request costs a collector some ten times as much as a report in it."""
+"""How long a progress report waits for the reports of the machine's other ranks. They are sent in one request, because
+a request costs a collector some ten times as much as a report in it."""
 END_SECONDS = 5.0
 """How long the monitor sends what is queued after its rank has ended."""
 FAILED_SECONDS = 30.0
@@ -44,10 +44,10 @@ _Q = TypeVar("_Q", SpanQueue, ReportQueue, MetricsQueue)
 
 
 class _Worker(Generic[_Q]):
-    """A daemon thread that sends what is queued."""
+    """A daemon thread that sends the items of a queue."""
 
     def __init__(self, name: str, sender: Sender, queue: _Q, wait_s: float = 0.0, batch: int = 1) -> None:
-        """``wait_s``: how long what is queued waits for more, until there are ``batch`` items."""
+        """``wait_s``: how long queued items wait for more, until there are ``batch`` items."""
         self._sender = sender
         self._queue: _Q = queue
         self._wait_s = wait_s
@@ -63,7 +63,7 @@ class _Worker(Generic[_Q]):
         threading.Thread(target=self._run, name=self.name, daemon=True).start()
 
     def pending(self) -> bool:
-        """True while something is queued or being sent."""
+        """Return True while something is queued or being sent."""
         with self._wake:
             return self._busy_since is not None or len(self._queue) > 0
 
@@ -124,8 +124,8 @@ class _SpanWorker(_Worker[SpanQueue]):
 class _ReportWorker(_Worker[ReportQueue]):
     """
     Attributes:
-        pass_on: has another monitor of this machine send a serialised request; False: it does not.
-        others: how many monitors have this one send their progress reports.
+        pass_on: passes a serialised request to another monitor of this machine. Returns False if that does not send it.
+        others: returns for how many other monitors this one sends progress reports.
     """
 
     def __init__(self, sender: Sender, queue: ReportQueue) -> None:
@@ -153,7 +153,7 @@ class _ReportWorker(_Worker[ReportQueue]):
         return sent
 
     def _retry(self, reports: list[QueuedReport]) -> None:
-        """Send events again, but not progress reports, which the next one supersedes."""
+        """Queue events again, but not progress reports: the next one supersedes them."""
         again: list[QueuedReport] = []
         for report in reports:
             report.tries += 1
@@ -165,7 +165,7 @@ class _ReportWorker(_Worker[ReportQueue]):
 
 
 class _MetricsWorker(_Worker[MetricsQueue]):
-    """``is_refused``: the endpoint does not take metrics, so none are sent any more."""
+    """Sends metrics. ``is_refused``: True if the endpoint does not accept metrics. No more are sent then."""
 
     def __init__(self, sender: Sender, queue: MetricsQueue) -> None:
         super().__init__("otel-fr-metrics", sender, queue)
@@ -189,7 +189,7 @@ class _MetricsWorker(_Worker[MetricsQueue]):
 
 
 def spans_request(resource: Resource, chunks: list[bytes]) -> Request:
-    """One request of serialised `ScopeSpans` without scopes."""
+    """Build one request from serialised `ScopeSpans` without scopes."""
     request = ExportTraceServiceRequest()
     of_resource = request.resource_spans.add(resource=resource)
     of_scope: ScopeSpans = of_resource.scope_spans.add(scope=SCOPE)
@@ -199,7 +199,7 @@ def spans_request(resource: Resource, chunks: list[bytes]) -> Request:
 
 
 def reports_request(reports: list[QueuedReport]) -> ExportLogsServiceRequest:
-    """One request, with each run of reports that share a resource under it."""
+    """Build one request. Successive reports with the same resource are grouped under it."""
     request = ExportLogsServiceRequest()
     for _, same in itertools.groupby(reports, lambda report: id(report.resource)):
         own = list(same)
@@ -209,11 +209,11 @@ def reports_request(reports: list[QueuedReport]) -> ExportLogsServiceRequest:
 
 
 class Exporter:
-    """Queues for spans and reports, and the threads that send them. Nothing here blocks.
+    """The queues for spans, reports and metrics, and the threads that send them. Nothing here blocks.
 
     Args:
-        spans, reports, metrics: None: that signal is not sent (and nothing counts as dropped).
-        batching: of the spans.
+        spans, reports, metrics: senders; None: this signal is not sent, and nothing counts as dropped.
+        batching: how spans are batched.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class Exporter:
             worker.start()
 
     def put_spans(self, count: int, chunk: bytes, resource: Resource) -> None:
-        """``chunk``: ``count`` entries of ``ScopeSpans.spans``, serialised; no more than a batch has."""
+        """Queue ``count`` serialised entries of ``ScopeSpans.spans``, at most a batch."""
         if self._span_worker is not None and self.spans.put(count, chunk, resource):
             self._span_worker.notify()
 
@@ -247,12 +247,12 @@ class Exporter:
             self._report_worker.notify()
 
     def share(self, pass_on: Callable[[bytes], bool], others: Callable[[], int]) -> None:
-        """Send progress reports of all ranks of this machine in one request: see `_ReportWorker`."""
+        """Send the progress reports of all ranks of this machine in one request; see `_ReportWorker`."""
         if self._report_worker is not None:
             self._report_worker.pass_on, self._report_worker.others = pass_on, others
 
     def put_passed(self, data: bytes) -> None:
-        """Send another monitor's progress reports; raises ValueError if it is no request of reports."""
+        """Queue another monitor's progress reports. Raises ValueError if ``data`` is no request of reports."""
         try:
             request = ExportLogsServiceRequest.FromString(data)
         except DecodeError as error:
@@ -273,7 +273,7 @@ class Exporter:
 
     @property
     def batch_size(self) -> int:
-        """Most spans of one chunk."""
+        """Most spans in one chunk."""
         return self.spans.batching.batch_size
 
     @property
@@ -281,10 +281,10 @@ class Exporter:
         return self._metrics_worker is not None and not self._metrics_worker.is_refused
 
     def note_trouble(self, thread: str, is_refused: bool) -> bool:
-        """The exporter that runs in that thread has logged that it cannot reach its endpoint; it keeps trying.
+        """Note that the exporter in this thread has logged that it cannot reach its endpoint. It keeps trying.
 
-        ``is_refused``: what answers there does not take this signal. Backends for traces take no metrics: that is no
-        fault, and True is returned.
+        ``is_refused``: the server there does not accept this signal. Backends for traces accept no metrics. This is no
+        fault, so True is returned for metrics.
         """
         for worker in self._workers:
             if worker.name == thread:
@@ -296,16 +296,17 @@ class Exporter:
         return False
 
     def pending(self, patient: bool, *, answered: bool = False) -> bool:
-        """True while something is still to be sent.
+        """Return True while something must still be sent.
 
         Args:
-            patient: False: endpoints in trouble do not count. answered: nor those that have taken no spans or metrics.
+            patient: if False, ignore endpoints in trouble.
+            answered: if True, ignore endpoints that have not yet accepted any spans or metrics.
         """
         workers = [one for one in self._workers if one.has_sent or one is self._report_worker or not answered]
         return any(worker.pending() and (patient or not worker.in_trouble()) for worker in workers)
 
     def hurry(self) -> None:
-        """Send what is queued without waiting for more."""
+        """Send all queued items without waiting for more."""
         for worker in self._workers:
             worker.notify(hurry=True)
 

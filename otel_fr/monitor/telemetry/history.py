@@ -1,4 +1,4 @@
-"""What a rank's newest calls show together: how many each of its steps has, and which messages it left out."""
+"""Derives facts from a rank's newest calls: how many calls each step has, and which messages the rank left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_fr.ring import Decided, RingReader
 
 
 class History:
-    """Of the calls of one run, read again once there are new ones, or some have ended."""
+    """The facts from the calls of one run. Calls are read again once there are new ones, or some have ended."""
 
     def __init__(self, reader: RingReader, tail: Tail, devices: DeviceCalls) -> None:
         self._reader = reader
@@ -26,7 +26,7 @@ class History:
         self._patterns: tuple[ReportedPattern, ...] = ()
 
     def reported(self, rank: int, *, in_full: bool) -> dict[str, Any]:
-        """``patterns`` of its report, and of one in full ``decisions``."""
+        """Return the fields ``patterns`` and ``decisions`` of a rank report. Only a full report has decisions."""
         reader, activity = self._reader, self._reader.activity
         now = reader.head, self._tail.ended, -1 if activity is None else activity.ended_count
         if now != self._of:

@@ -1,8 +1,8 @@
-"""One rank's numbers as OTLP metrics: calls, bytes and durations by operation and group, calls in flight, steps.
+"""One rank's OTLP metrics: calls, bytes and durations by operation and group, calls in flight, steps.
 
-They are made of every call that has ended, so they hold whatever is done with the spans. All are cumulative since the
-monitor started or the process became a rank of another run, so that a request that is lost, or comes twice, changes
-nothing. The attributes are classes with few values (docs/reference/telemetry.md).
+They count every call that has ended, independently of span sampling. All are cumulative since the monitor started or
+the process became a rank of another run, so that a lost or repeated request does no harm. The attributes have few
+values each (docs/reference/telemetry.md).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from otel_fr.ring import KIND_GROUP, Activity, GroupDef, Record, SignatureDef
 from otel_fr.torch_recorder import is_followed
 
 FIRST = 5.0
-"""Seconds until the first request, and over which the ranks of a job spread theirs."""
+"""Seconds until the first request. The ranks of a job spread their first requests over as much time again."""
 MAX_SERIES = 128
-"""Series of one rank; calls of further kinds are counted in one series with `names.OTHER` for all attributes."""
+"""Most series of one rank. Calls of further kinds are counted in one series with `names.OTHER` for all attributes."""
 MAX_KNOWN = 4_096
-"""Signatures and groups whose series is remembered, so that a job with ever new shapes takes no more memory."""
+"""How many signatures and groups have a cached series. A job with ever new shapes must not take ever more memory."""
 BOUNDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Upper bounds of the histograms' buckets, in seconds: from a small all-reduce within a machine to a stall."""
 SIZES = (
@@ -53,7 +53,7 @@ SIZES = (
     (16 << 20, "16MiB"),
     (256 << 20, "256MiB"),
 )
-"""Highest number of bytes of a size class, and its name; what is larger is `LARGER`."""
+"""Most bytes of each size class, and its name. Larger sizes are `LARGER`."""
 LARGER = "larger"
 
 _SIZE_BOUNDS = tuple(most for most, _ in SIZES)
@@ -69,13 +69,13 @@ _PREFIXES = (("Float8", "float8"), ("Float4", "float4"), ("Complex", "complex"))
 
 
 def size_class(size: int) -> str:
-    """The name of the smallest class that holds so many bytes."""
+    """Return the name of the smallest class that includes ``size`` bytes."""
     at = bisect_left(_SIZE_BOUNDS, size)
     return SIZES[at][1] if at < len(SIZES) else LARGER
 
 
 def dtype_class(dtypes: Iterable[str]) -> str:
-    """``float32``, ``bfloat16``, ``integer``, ...; ``none`` without tensors, ``mixed`` where they differ."""
+    """Return ``float32``, ``bfloat16``, ``integer``, ...; ``none`` without tensors, ``mixed`` if they differ."""
     found = {_dtype_class(dtype) for dtype in dtypes}
     return found.pop() if len(found) == 1 else "mixed" if found else "none"
 
@@ -86,10 +86,10 @@ def _dtype_class(dtype: str) -> str:
 
 
 def message_bytes(signature: SignatureDef, group_size: int) -> int:
-    """The size of a collective as nccl-tests counts it: of the full array, on all ranks the same.
+    """Return the size of a collective as nccl-tests counts it: the size of the full array, the same on all ranks.
 
-    Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md. Of gather and scatter only the root has
-    the full array, so it is computed from the piece.
+    Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md. In gather and scatter only the root has
+    the full array, so its size is computed from the piece.
     """
     whole = family(signature.operation)
     if pieces(whole) == "root":
@@ -98,7 +98,7 @@ def message_bytes(signature: SignatureDef, group_size: int) -> int:
 
 
 class _Key(NamedTuple):
-    """What the calls of one series have in common; the fields are the attributes of the same order in `_ATTRIBUTES`."""
+    """The attributes that the calls of one series share, in the order of `_ATTRIBUTES`."""
 
     operation: str
     backend: str
@@ -124,7 +124,7 @@ _REST = _Key(names.OTHER, names.OTHER, names.OTHER, 0, names.OTHER, names.OTHER,
 
 
 class _Histogram:
-    """Durations in seconds. ``slowest``: of those since it was last taken, with its record."""
+    """Durations in seconds. ``slowest``: the slowest call since the last request, with its record."""
 
     __slots__ = ("buckets", "slowest", "total")
 
@@ -155,9 +155,11 @@ class _Histogram:
 
 
 class _Series:
-    """``delays``, ``runs``: of the calls whose begin and duration on the device are known; None: there are none.
+    """One series of calls.
 
-    ``inspected``: durations on the device that NCCL Inspector has measured.
+    Attributes:
+        delays, runs: begins and durations on the device, of the calls for which they are known; None: of no call.
+        inspected: durations on the device as NCCL Inspector measured them; None: there are none.
     """
 
     __slots__ = ("attributes", "bytes", "calls", "delays", "durations", "inspected", "runs")
@@ -179,11 +181,12 @@ class _Series:
 
 
 class RankMetrics:
-    """The numbers of one rank of one run.
+    """The metrics of one rank of one run.
 
     Args:
-        run, rank: for the ids of the spans that exemplars point at; ``wall_offset_ns``: as in `SpanBuilder`.
-        wants_exemplars: the spans are sent.
+        run, rank: used for the ids of the spans to which exemplars point.
+        wall_offset_ns: see `SpanBuilder`.
+        wants_exemplars: True if spans are sent.
     """
 
     def __init__(self, run: str, rank: int, wall_offset_ns: int, *, wants_exemplars: bool = True) -> None:
@@ -191,18 +194,19 @@ class RankMetrics:
         self._wants_exemplars = wants_exemplars
         self._start = time.time_ns()
         self._series: dict[_Key, _Series] = {}
-        # By object identity, as the span builder's templates, with the objects that the ids are of.
+        # By object identity, like the span builder's templates. The values keep these objects, so ids are not reused.
         self._known: dict[tuple[int, int, str | None], tuple[_Series, int, SignatureDef, GroupDef]] = {}
         self._steps: dict[str, _Histogram] = {}
         self._inspector: InspectorDurations[_Series] = InspectorDurations(rank)
         self._source: str | None = None
-        """What measures the times on the device: of two that do, the first one; None: nothing yet."""
+        """The source of times on the device. If there are two, the first one counts; None: no source yet."""
 
     def add(self, record: Record, device: DeviceTimes | None = None, *, has_span: bool = True) -> None:
-        """Count a call that has ended. Those that create or destroy groups transfer nothing and are left out.
+        """Count a call that has ended. Calls that create or destroy groups transfer nothing, and are not counted.
 
         Args:
-            device: when it ran on the device, if that is known. has_span: its span is sent, so an exemplar may name it.
+            device: when the call ran on the device, if known.
+            has_span: True if the call's span is sent, so that an exemplar may name it.
         """
         if record.kind == KIND_GROUP:
             return
@@ -219,7 +223,7 @@ class RankMetrics:
                 series.add_device(record, device.began_ns, device.duration_s, has_span)
 
     def add_inspected(self, call: DeviceCall) -> None:
-        """Count how long the device executed a call, as NCCL Inspector has measured it."""
+        """Note how long the device executed a call, as measured by NCCL Inspector."""
         self._inspector.note(call)
 
     def _count_inspected(self) -> None:
@@ -255,7 +259,7 @@ class RankMetrics:
         return found
 
     def request(self, resource: Resource, in_flight: Iterable[Record]) -> ExportMetricsServiceRequest | None:
-        """All numbers as of now; None: there are none yet."""
+        """Return a request with all metrics as they are now. None: there are none yet."""
         self._count_inspected()
         if not self._series and not self._steps:
             return None
@@ -308,7 +312,7 @@ class RankMetrics:
                 metric.histogram.data_points.append(point)
 
     def _exemplars(self, durations: _Histogram) -> list[Exemplar]:
-        """The slowest call since the last request, as a link to its span."""
+        """Return the slowest call since the last request as an exemplar, which links to its span."""
         slowest, durations.slowest = durations.slowest, None
         if slowest is None or not self._wants_exemplars:
             return []
@@ -348,7 +352,7 @@ class RankMetrics:
 
 
 def _site(record: Record) -> list[KeyValue]:
-    """Where the call was made."""
+    """Return the attributes that say where the call was made."""
     if not record.site.frames:
         return []
     file, line, function = record.site.frames[0]
@@ -356,10 +360,12 @@ def _site(record: Record) -> list[KeyValue]:
 
 
 class Schedule:
-    """When requests are due.
+    """Decides when requests are due.
 
     Args:
-        interval: seconds. rank: spreads the requests of a job. now: monotonic seconds.
+        interval: seconds between requests.
+        rank: spreads the requests of a job's ranks.
+        now: monotonic seconds.
     """
 
     def __init__(self, interval: float, rank: int, now: float) -> None:
@@ -368,7 +374,7 @@ class Schedule:
         self._at = now + min(interval, FIRST) * (1.0 + rank * 0.6180339887 % 1.0)
 
     def is_due(self, now: float) -> bool:
-        """True once an interval."""
+        """Return True once in each interval."""
         if now < self._at:
             return False
         self._at = max(self._at + self._interval, now)

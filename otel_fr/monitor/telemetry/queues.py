@@ -1,4 +1,4 @@
-"""What waits to be sent: spans, reports and metrics, each in a bounded queue."""
+"""Bounded queues of spans, reports and metrics that wait to be sent."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_fr.config import SpanBatching
 
 MAX_SPAN_BYTES = 8 << 20
-"""Of the queued spans as they are kept; a backlog is compressed to about a tenth."""
+"""Most bytes of queued spans, counted as stored. A backlog is compressed to about a tenth."""
 MAX_BATCH_BYTES = 3 << 20
-"""Of one request of spans: by default, gRPC servers reject more than 4 MiB."""
+"""Most bytes of one request: by default, gRPC servers reject more than 4 MiB."""
 MAX_REPORTS = 256
 MAX_REPORT_BYTES = 8 << 20
 MAX_METRICS = 4
-"""Requests of metrics that wait: one for each run that the process was a rank of lately."""
+"""How many requests of metrics may wait: one for each of the process's latest runs."""
 
 
 @dataclass(slots=True)
 class QueuedReport:
-    """One rank report that waits to be sent. ``progress``: a later one supersedes it."""
+    """A rank report that waits to be sent. ``progress``: True if a later report supersedes it."""
 
     record: LogRecord
     size: int
@@ -50,7 +50,7 @@ class SpanQueue:
 
     Attributes:
         batching: bounds of the queue and of a batch.
-        dropped: spans that were.
+        dropped: number of dropped spans.
     """
 
     def __init__(self, batching: SpanBatching | None = None) -> None:
@@ -65,8 +65,8 @@ class SpanQueue:
         return self._spans
 
     def put(self, count: int, data: bytes, resource: Resource) -> bool:
-        """Append a serialised `ScopeSpans` of ``count`` spans and no scope; True if the sending
-        thread must be woken."""
+        """Append a serialised `ScopeSpans` of ``count`` spans without a scope. Return True if the sending thread must
+        be woken."""
         batching = self.batching
         backlog = self._spans >= batching.batch_size
         chunk = _Chunk(count, len(data), zlib.compress(data, 1) if backlog else data, backlog, resource)
@@ -80,7 +80,7 @@ class SpanQueue:
             return was_empty or self._spans >= batching.batch_size
 
     def take(self) -> tuple[int, list[bytes], Resource]:
-        """The oldest spans, at most a batch of them, and the resource that they share."""
+        """Remove the oldest spans, at most a batch. Return their number, the data, and the resource that they share."""
         count, size, most = 0, 0, self.batching.batch_size
         chunks: list[_Chunk] = []
         with self._lock:
@@ -129,12 +129,12 @@ class ReportQueue:
 
     @property
     def can_wait(self) -> bool:
-        """Nothing but progress is reported."""
+        """True if the queue contains only progress reports."""
         with self._lock:
             return all(item.progress for item in self._items)
 
     def take(self) -> list[QueuedReport]:
-        """The oldest reports, as many as fit one request."""
+        """Remove and return the oldest reports, as many as fit into one request."""
         taken: list[QueuedReport] = []
         size = 0
         with self._lock:
@@ -155,7 +155,7 @@ class ReportQueue:
 
 
 class MetricsQueue:
-    """Requests of metrics. One of the same resource replaces the one that waits, because the numbers are cumulative.
+    """Requests of metrics. A new request replaces a waiting one with the same resource, because metrics are cumulative.
     Thread safe."""
 
     def __init__(self) -> None:
@@ -173,12 +173,12 @@ class MetricsQueue:
                 del self._items[next(iter(self._items))]
 
     def take(self) -> tuple[Resource, ExportMetricsServiceRequest] | None:
-        """The oldest."""
+        """Remove and return the oldest request, or None."""
         with self._lock:
             return self._items.pop(next(iter(self._items))) if self._items else None
 
     def put_back(self, resource: Resource, request: ExportMetricsServiceRequest) -> None:
-        """Queue one again that could not be sent, unless a newer one of its resource waits."""
+        """Queue a request again that could not be sent, unless a newer one with the same resource waits."""
         with self._lock:
             if len(self._items) < MAX_METRICS:
                 self._items.setdefault(id(resource), (resource, request))

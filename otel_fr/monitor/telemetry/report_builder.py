@@ -1,4 +1,4 @@
-"""From the ring's records to the sections of a rank report (`otel_fr.rank_report`), and from a report to its event."""
+"""Converts records of the ring to parts of a rank report (`otel_fr.rank_report`), and a report to its event."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from otel_fr.stacks import own_thread
 from otel_fr.torch_recorder import is_followed
 
 MAX_DESTROYED = 64
-"""Destroyed groups that are still reported."""
+"""How many destroyed groups are still reported."""
 _INFO = (SeverityNumber.SEVERITY_NUMBER_INFO, "INFO")
 _WARN = (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN")
 _ERROR = (SeverityNumber.SEVERITY_NUMBER_ERROR, "ERROR")
@@ -38,7 +38,7 @@ _SEVERITY = {
 
 
 def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
-    """``now_ns``: the rank's monotonic clock."""
+    """Return a call for the report. ``now_ns``: the rank's monotonic clock."""
     record, signature = item.record, item.record.signature
     new = signature.new_group
     wait_s, device = None, item.device or of_followed(record)
@@ -85,7 +85,7 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
 
 
 def reported_group(row: GroupProgress, now_ns: int, is_destroyed: bool = False) -> ReportedGroup:
-    """``now_ns``: the rank's monotonic clock."""
+    """Return a group for the report. ``now_ns``: the rank's monotonic clock."""
     moved_ns = max(row.last_issue_ns, row.last_end_ns)
     return ReportedGroup(
         id=row.group.id,
@@ -104,12 +104,13 @@ def reported_group(row: GroupProgress, now_ns: int, is_destroyed: bool = False) 
 
 
 class GroupTracker:
-    """Progress of every live group, and of those that were destroyed recently.
+    """The progress of every live group, and of recently destroyed groups.
 
-    A group that is found missing is reported as it was last seen, until all its records have been read (`settle`).
+    A group that disappears is reported as it was last seen, until all its records have been read (`settle`).
 
     Args:
-        session: number of the run. reached: by group id, what the records read so far show.
+        session: number of the run.
+        reached: by group id, the progress shown by the records that were read.
     """
 
     def __init__(self, reader: RingReader, session: int, reached: Mapping[str, Reached]) -> None:
@@ -122,16 +123,16 @@ class GroupTracker:
         self._is_over = False
 
     def end(self) -> None:
-        """All groups were destroyed, and the progress table has the groups of another run."""
+        """End the run: all its groups were destroyed, and the progress table has the groups of another run."""
         self._is_over = True
         self.refresh()
         self.settle(self.leaving())
 
     def refresh(self) -> list[GroupProgress]:
-        """Read the progress table again; returns the live groups."""
+        """Read the progress table again. Return the live groups."""
         rows = [] if self._is_over else self._reader.groups()
         if rows and self._reader.meta.get("session", 0) != self._session:
-            return list(self._live.values())  # the table has groups of the next run, or will have
+            return list(self._live.values())  # the table has groups of the next run, or will have them soon
         live = {row.group.id: row for row in rows}
         for id_, row in self._live.items():
             if id_ not in live:
@@ -139,8 +140,8 @@ class GroupTracker:
         for id_ in live:
             self._leaving.pop(id_, None)
             self._destroyed.pop(id_, None)
-        # Groups that have records, and that were created and destroyed since the table was last read: if every live
-        # group has a row.
+        # Groups that have records but were created and destroyed since the table was last read. They can be recognised
+        # only if every live group has a row.
         for id_, seen in self._reached.items() if not self._reader.untracked else ():
             if id_ not in live and id_ not in self._leaving and id_ not in self._destroyed:
                 self._leaving[id_] = GroupProgress(seen.group, seen.enqueued, seen.completed, 0, 0, 0, 0, 0)
@@ -150,11 +151,11 @@ class GroupTracker:
         return rows
 
     def leaving(self) -> tuple[str, ...]:
-        """The groups found missing whose last calls may not have been read."""
+        """Return the groups that have disappeared, but whose last calls may not have been read yet."""
         return tuple(self._leaving)
 
     def settle(self, ids: Iterable[str]) -> list[str]:
-        """All records of these groups have been read: they are destroyed. Returns the groups that this evicts."""
+        """Mark groups as destroyed, because all their records have been read. Return the groups that this evicts."""
         for id_ in ids:
             row, seen = self._leaving.pop(id_, None), self._reached.get(id_)
             if row is None:
@@ -174,11 +175,11 @@ class GroupTracker:
         unended: Mapping[str, int] | None = None,
         fingerprints: Mapping[str, tuple[int, ...]] | None = None,
     ) -> tuple[ReportedGroup, ...]:
-        """All groups as they are now, the live ones first.
+        """Return all groups as they are now, the live groups first.
 
         Args:
-            unended: by group id, calls that the ring counts as ended and that PyTorch's recorder shows not to have.
-            fingerprints: by group id (`otel_fr.monitor.ring.fingerprints`).
+            unended: by group id, number of calls that the ring counts as ended, but PyTorch's recorder does not.
+            fingerprints: fingerprints by group id (`otel_fr.monitor.ring.fingerprints`).
         """
         rows = (*self.refresh(), *self._leaving.values())
         found = [reported_group(self._by_devices(row, unended or {}), now_ns) for row in rows]
@@ -187,7 +188,7 @@ class GroupTracker:
         return tuple([structs.replace(one, fingerprint=known[one.id]) if one.id in known else one for one in found])
 
     def _by_devices(self, row: GroupProgress, unended: Mapping[str, int]) -> GroupProgress:
-        """The progress as PyTorch's recorder shows it, where the ring does not know when calls end."""
+        """Return the progress as PyTorch's recorder shows it, if the ring does not know when calls end."""
         seen, still = self._reached.get(row.group.id), unended.get(row.group.id, 0)
         completed = row.completed if seen is None else max(row.completed, seen.completed)
         if completed == row.completed and not still:
@@ -196,12 +197,12 @@ class GroupTracker:
 
     @property
     def live(self) -> tuple[GroupDef, ...]:
-        """The live groups, as last read."""
+        """The live groups when the table was last read."""
         return tuple([row.group for row in self._live.values()])
 
     @property
     def backends(self) -> set[str]:
-        """Of the live groups and of those destroyed recently."""
+        """The backends of live groups and of recently destroyed groups."""
         rows = (*self._live.values(), *self._leaving.values(), *self._destroyed.values())
         return {row.group.backend for row in rows}
 
@@ -209,11 +210,12 @@ class GroupTracker:
 def in_flight(
     tracked: Mapping[int, Tracked], uncertain: Mapping[str, Tracked], undecided: Iterable[Tracked], now_ns: int
 ) -> tuple[tuple[ReportedCall, ...], int]:
-    """The oldest calls in flight, with those that may be, and how many more there are.
+    """Return the oldest calls that are or may be in flight, and how many more there are.
 
     Args:
-        uncertain: of each group, the newest call that may be. undecided: what else may be; others' calls are compared
-            with these.
+        tracked: calls in flight by record id.
+        uncertain: by group id, the newest call that may be in flight.
+        undecided: other calls that may be in flight. Calls of other ranks are compared with them.
     """
     limit = rank_report.MAX_CALLS
     newest = {item.record.record_id for item in uncertain.values()}
@@ -227,7 +229,7 @@ def in_flight(
 
 
 def log_record(event: str, report: RankReport, time_ns: int) -> LogRecord:
-    """The event as an OTLP log record; ``time_ns`` is wall time."""
+    """Return the event as an OTLP log record. ``time_ns`` is wall time."""
     severity = _SEVERITY.get(event, _INFO)
     if event == names.EVENT_EXITED and not (report.exit is not None and report.exit.is_clean):
         severity = _ERROR
@@ -237,13 +239,13 @@ def log_record(event: str, report: RankReport, time_ns: int) -> LogRecord:
 
 
 def control_record(action: str, description: str) -> LogRecord:
-    """The event by which a rank asks now for an action before the next start."""
+    """Return the event with which a rank requests an action before the next start. Its time is now."""
     found = {names.WORKLOAD_ACTION: action, names.WORKLOAD_DESCRIPTION: description}
     return _record(names.EVENT_WORKLOAD_CONTROL, found, time.time_ns())
 
 
 def quorum_record(identity: RankIdentity) -> LogRecord:
-    """The event of a rank whose replica takes part in a new quorum from now on."""
+    """Return the event of a rank whose replica takes part in a new quorum from now on."""
     quorum = {names.QUORUM_ID: identity.quorum, names.QUORUM_REPLICAS: identity.replicas}
     return _record(names.EVENT_QUORUM, {**quorum, names.REPLICA_ID: identity.replica}, time.time_ns())
 
@@ -267,7 +269,7 @@ def _record(
 
 
 def _log_attributes(event: str, report: RankReport) -> dict[str, str | int | None]:
-    """What can be searched for in a backend that does not read rank reports."""
+    """Return attributes by which backends that do not read rank reports can search."""
     found: dict[str, str | int | None] = {}
     if event in (names.EVENT_DUMP_WRITTEN, names.EVENT_DUMP_FAILED) and report.file:
         found[names.FILE_PATH] = report.file
@@ -286,5 +288,5 @@ def _log_attributes(event: str, report: RankReport) -> dict[str, str | int | Non
 
 
 def seconds_between(start_ns: int, end_ns: int) -> float:
-    """Seconds, to the microsecond; 0 if the end is not after the start."""
+    """Return the seconds from start to end, to the microsecond; 0 if the end is not after the start."""
     return round(max(0, end_ns - start_ns) / 1e9, 6)

@@ -1,4 +1,4 @@
-"""Record -> OTLP span, from a template per (signature, group, site): about a tenth of the cost of an SDK span."""
+"""Builds OTLP spans of records, from a template per (signature, group, site). This costs a tenth of an SDK span."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from otel_fr.torch_recorder import ends_are_seen
 SCOPE = InstrumentationScope(name=names.SCOPE_NAME)
 
 MAX_TEMPLATES = 4096
-"""Bounds the monitor's memory in a job with ever new shapes; a template is about 2 KB."""
+"""Most templates. Bounds the monitor's memory in a job with ever new shapes: a template takes about 2 KB."""
 _MAX_ITEMS = 256
-"""Sizes (dtypes, splits) of one call that go into a span; the flight-recorder file has all of them."""
+"""How many sizes (dtypes, splits) of one call a span contains. The flight-recorder file has all of them."""
 
 _FIXED = struct.Struct("<2s16s2s8ssQsQ")
-"""trace_id, span_id, start and end of a span, each after its protobuf tag (and length). It has no parent: the ranks'
-spans of a collective share their trace, and no span of a run without incidents may name one that is never sent."""
+"""trace_id, span_id, start and end of a span, each after its protobuf tag (and length). The span has no parent. The
+ranks' spans of a collective share their trace, and a parent would be a span that is never sent without an incident."""
 _TAG_TRACE, _TAG_SPAN, _TAG_START, _TAG_END = b"\x0a\x10", b"\x12\x08", b"\x39", b"\x41"
 _TAG_SPANS = b"\x12"
 """``ScopeSpans.spans``, length-delimited."""
@@ -38,20 +38,20 @@ _KINDS = {KIND_P2P: names.KIND_P2P, KIND_GROUP: names.KIND_GROUP}
 
 
 def error_type(record: Record) -> str | None:
-    """``error.type`` of a call that failed; None if it did not."""
+    """Return ``error.type`` of a call that failed, else None."""
     if record.state is not RecordState.FAILED:
         return None
     return names.ERROR_TIMEOUT if record.timed_out else names.ERROR_FAILED
 
 
 def trace_id(run: str, rank: int, record: Record) -> bytes:
-    """The trace that all ranks' spans of this call share (16 bytes)."""
+    """Return the trace id that all ranks' spans of this call share (16 bytes)."""
     group = record.group.id
     if record.kind == KIND_P2P:
         signature = record.signature
         peer = signature.peer
         if peer is None or signature.any_source:
-            # Which send it matches is not known, so it gets a trace of its own.
+            # It is unknown which send it matches, so it gets a separate trace.
             return identity.trace_id(run, group, f"p2p:{rank}", record.p2p_seq)
         source, destination = way(signature.operation, rank, peer)
         return identity.p2p_trace_id(run, group, source, destination, signature.tag or 0, record.pair_index)
@@ -59,7 +59,7 @@ def trace_id(run: str, rank: int, record: Record) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Protobuf's encoding of an unsigned integer."""
+    """Encode an unsigned integer as in protobuf."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -71,10 +71,10 @@ def varint(value: int) -> bytes:
 
 
 class _IntegerAttribute:
-    """Encodes ``Span.attributes`` entries of one key whose value is an integer that is not negative."""
+    """Encodes ``Span.attributes`` entries of one key whose values are non-negative integers."""
 
     def __init__(self, key: str) -> None:
-        # What precedes the number depends only on how many bytes the number takes.
+        # The bytes before the number depend only on how many bytes the number takes.
         self._heads: list[bytes] = [b""]
         for size in range(1, 11):
             of_key = b"\x0a" + varint(len(key)) + key.encode()
@@ -94,11 +94,11 @@ _encode_record = _IntegerAttribute(names.RECORD_ID).encode
 
 _encode_step = _IntegerAttribute(names.STEP).encode
 _LINK = b"\x6a\x1c\x0a\x10%b\x12\x08%b"
-"""``Span.links`` with one link: its trace id, its span id. They come last; readers may cut them off by their length."""
+"""``Span.links`` with one link: trace id, span id. Links come last, so that readers can cut them off by length."""
 
 
 def _double_head(key: str) -> bytes:
-    """What precedes the eight bytes of a ``Span.attributes`` entry with a double."""
+    """Return the bytes that precede the eight bytes of a ``Span.attributes`` entry with a double."""
     of_key = b"\x0a" + varint(len(key)) + key.encode()
     entry = of_key + b"\x12\x09\x21"
     return b"\x4a" + varint(len(entry) + 8) + entry
@@ -109,7 +109,7 @@ _DELAY_HEAD, _DURATION_HEAD = _double_head(names.DEVICE_DELAY), _double_head(nam
 
 
 def _device_fields(device: DeviceTimes, issued_ns: int) -> bytes:
-    """Both, or none: of one length, so that readers may cut them off. After them come links only."""
+    """Encode both fields, or none. Their length is fixed, and only links follow, so that readers can cut them off."""
     if device.duration_s is None or device.began_ns is None:
         return b""
     delay = struct.pack("<d", (device.began_ns - issued_ns) / 1e6)
@@ -117,7 +117,7 @@ def _device_fields(device: DeviceTimes, issued_ns: int) -> bytes:
 
 
 class Context(NamedTuple):
-    """The step or section that a call was made in. ``step``: -1: none. ``user``: as `Activity.user`."""
+    """The step or section in which a call was made. ``step`` is -1 without a step. ``user``: see `Activity.user`."""
 
     trace: bytes
     span: bytes
@@ -126,12 +126,12 @@ class Context(NamedTuple):
 
 
 class SpanBuilder:
-    """Builds the spans of one rank, as bytes: a serialised message is the concatenation of its fields, in any order.
+    """Builds the spans of one rank as bytes. A serialised message is the concatenation of its fields, in any order.
 
     Args:
         run: `identity.run_id`.
         wall_offset_ns: wall clock minus the rank's monotonic clock.
-        suffix: of the spans' names.
+        suffix: suffix of the spans' names.
     """
 
     def __init__(self, run: str, rank: int, wall_offset_ns: int, suffix: str = "") -> None:
@@ -141,7 +141,7 @@ class SpanBuilder:
         self._suffix = suffix
         self._rank_attribute = _encode_rank(rank)
         # By object identity, because hashing a signature costs more than building a span. The reader returns one object
-        # per definition; an entry holds its three, so that no id is used for another object.
+        # per definition. An entry holds its three objects, so that their ids are not reused.
         self._templates: dict[tuple[int, ...], tuple[bytes, SignatureDef, GroupDef, SiteDef]] = {}
 
     def encode(
@@ -152,17 +152,20 @@ class SpanBuilder:
         context: Context | None = None,
         device: DeviceTimes | None = None,
     ) -> bytes:
-        """One entry of ``ScopeSpans.spans``: the span of a call that has ended, or was in flight when its rank ended.
+        """Encode one entry of ``ScopeSpans.spans``: a call that has ended, or was in flight when its rank ended.
 
         Args:
-            rank_ended_ns: monotonic. clean: the rank ended cleanly, so a call that it never waited for is no error.
-            context: what the call was made in. device: when it ran on the device, if that is known.
+            rank_ended_ns: when the rank ended, monotonic.
+            clean: True if the rank ended cleanly. A call for which it never waited is then no error.
+            context: the section or step in which the call was made.
+            device: when the call ran on the device, if known.
         """
         trace = trace_id(self._run, self._rank, record)
         wall, issued_ns = self._wall_offset_ns, record.issued_ns
         end_ns = max(record.ended_ns or rank_ended_ns or issued_ns, issued_ns)
         span = (
-            # Before the template: the collector looks up what follows, which the same call has on other ranks.
+            # The rank comes before the template, because the collector looks up the template, which is the same on
+            # other ranks.
             self._rank_attribute
             + self._template(record)
             + _FIXED.pack(
@@ -217,7 +220,7 @@ class SpanBuilder:
 
 
 def _rare_fields(record: Record, clean: bool) -> bytes:
-    """The fields of a span that most calls do not have."""
+    """Encode the fields of a span that most calls do not have."""
     span = Span()
     if record.kind == KIND_P2P:
         span.attributes.append(attribute(names.PAIR_INDEX, record.pair_index))
@@ -241,7 +244,7 @@ def _message(record: Record, error: str) -> str:
 
 
 def _build_template(record: Record, suffix: str) -> bytes:
-    """What all calls of one signature, group, site and state have in common."""
+    """Encode what all calls of one signature, group, site and state have in common."""
     signature, group = record.signature, record.group
     name = f"{signature.operation} {group_name(group.name, group.description)}{suffix}"
     span = Span(name=name, kind=Span.SPAN_KIND_INTERNAL)

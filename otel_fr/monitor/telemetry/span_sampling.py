@@ -1,9 +1,10 @@
-"""Which calls' spans are sent where ``OTEL_TRACES_SAMPLER`` asks for a share of the traces.
+"""Selects the calls whose spans are sent if ``OTEL_TRACES_SAMPLER`` requests a share of the traces.
 
-The decision is made as by OpenTelemetry's `TraceIdRatioBased`, which depends on the trace id alone. All ranks compute
-the same trace id of a collective, so its spans are sent by all of them or by none. Besides, whatever the ratio, each
-rank sends what somebody will look for: calls that failed, calls that took longer than nearly all others with the same
-sizes, and calls of an incident; and what verdicts need and nothing else shows: the creation of process groups.
+The decision is the same as in OpenTelemetry's `TraceIdRatioBased`, and depends only on the trace id. All ranks compute
+the same trace id for a collective, so either all of them send its spans, or none does. Whatever the ratio, each rank
+also sends the calls that users will look for: calls that failed, calls that took longer than nearly all others with the
+same sizes, and calls of an incident. It also sends the creation of process groups, which verdicts need and nothing else
+shows.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from otel_fr.torch_recorder import is_followed
 QUANTILE = 0.99
 """Share of the calls of a kind that are not slow."""
 MIN_SEEN = 256
-"""Calls of a kind from which it is known what is slow: two or three of them are above the quantile."""
+"""How many calls of a kind are needed to decide which are slow. Two or three of them are above the quantile."""
 MAX_SEEN = 8_192
-"""Calls of a kind after which the older ones count half: what is usual changes while a job runs."""
+"""After this many calls of a kind, the older ones count half: usual durations change while a job runs."""
 RECOMPUTED_EVERY = 64
-"""Calls of a kind after which the quantile is computed again."""
+"""The quantile is computed again after this many calls of a kind."""
 MAX_KINDS = 512
-"""Pairs of a signature and a group whose durations are known; each takes some kilobytes at most."""
+"""How many pairs of signature and group have a histogram. Each takes some kilobytes at most."""
 KEPT_CALLS = 64
-"""Calls that ended last, and whose spans were not sent: an incident sends them."""
+"""How many of the latest calls without a sent span are kept: if an incident opens, their spans are sent."""
 MAX_MARKED = 4_096
-"""Calls in flight when an incident opened."""
+"""How many calls that were in flight when an incident opened are remembered."""
 MAX_TRACES = 256
-"""Traces of incidents."""
+"""How many traces of incidents are remembered."""
 
 _PARTS = 8
-"""Buckets of a histogram for each factor of 2: a bucket is at most an eighth as wide as its durations are long."""
+"""Buckets of a histogram for each factor of 2. A bucket's width is at most an eighth of its durations."""
 
 
 class _Durations:
-    """A histogram of the durations of one kind of calls, and from which bucket on they are slow."""
+    """A histogram of the durations of one kind of calls, and the bucket above which calls are slow."""
 
     __slots__ = ("_counts", "_seen", "_slow_above", "of")
 
@@ -50,7 +51,7 @@ class _Durations:
         self._slow_above: int | None = None
 
     def is_slow(self, nanoseconds: int) -> bool:
-        """Whether it took longer than `QUANTILE` of those before; then count it."""
+        """Return True if the call took longer than `QUANTILE` of the earlier calls, and count it."""
         exponent = nanoseconds.bit_length()
         bucket = exponent * _PARTS
         if exponent > 3:
@@ -79,7 +80,7 @@ class SpanSampling:
 
     Args:
         ratio: share of the traces, 0 to 1.
-        trace_of: the trace of a call of this rank, 16 bytes.
+        trace_of: returns the trace id of this rank's call, 16 bytes.
     """
 
     def __init__(self, ratio: float, trace_of: Callable[[Record], bytes]) -> None:
@@ -91,12 +92,12 @@ class SpanSampling:
         self._traces: OrderedDict[bytes, None] = OrderedDict()
 
     def has(self, trace: bytes) -> bool:
-        """The trace is in the sample, or belongs to an incident."""
-        # As `TraceIdRatioBased.should_sample`, which besides asks for a parent and takes 20 times as long.
+        """Return True if the trace is in the sample or belongs to an incident."""
+        # The same as `TraceIdRatioBased.should_sample`, which also looks for a parent and takes 20 times as long.
         return int.from_bytes(trace[8:], "big") < self._bound or trace in self._traces
 
     def select(self, items: Iterable[Tracked]) -> list[Tracked]:
-        """Of calls that have ended, those whose spans are sent."""
+        """Return the calls whose spans are sent, of calls that have ended."""
         found = []
         for item in items:
             if self._wants(item.record):
@@ -106,14 +107,14 @@ class SpanSampling:
         return found
 
     def note_incident(self, trace: bytes, in_flight: Sequence[int]) -> list[Tracked]:
-        """An incident has opened: calls in flight, and calls of its trace, are sent from now on.
+        """Note that an incident has opened: send its trace's calls, and the present calls in flight once they end.
 
         Args:
-            trace: of the incident's collective; empty: there is none.
-            in_flight: their record ids.
+            trace: trace id of the incident's collective; empty: there is none.
+            in_flight: record ids of the calls in flight.
 
         Returns:
-            the calls that ended last, which must be sent now.
+            The calls that ended last, whose spans must be sent now.
         """
         if trace:
             self._traces[trace] = None
@@ -126,7 +127,7 @@ class SpanSampling:
         return found
 
     def _wants(self, record: Record) -> bool:
-        is_slow = self._is_slow(record)  # first of all: each call is counted
+        is_slow = self._is_slow(record)  # must come first, because it counts each call
         if record.record_id in self._marked:
             self._marked.discard(record.record_id)
             return True
@@ -137,8 +138,8 @@ class SpanSampling:
         if record.ended_ns is None or record.state is not RecordState.COMPLETED:
             return False
         if is_followed(record.signature.backend):
-            return False  # its end was seen some time after it
-        # By object identity, as the span builder's templates: the entry holds the objects.
+            return False  # its end was seen late, so its duration is inexact
+        # By object identity, like the span builder's templates. The entry holds the objects.
         key = id(record.signature), id(record.group)
         known = self._durations.get(key)
         if known is None:

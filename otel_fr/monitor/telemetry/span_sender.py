@@ -1,4 +1,4 @@
-"""The spans of one rank in one run: of its calls, and of what the program tells of its progress. Made and queued."""
+"""Builds and queues the spans of one rank in one run: spans of its calls, sections and steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from otel_fr.ring import Activity, RingReader
 class SpanSender:
     """
     Args:
-        ratio: share of the traces whose spans are sent; None: all are.
+        ratio: share of the traces whose spans are sent; None: all.
+        exporter: takes the spans; None: nothing is sent.
     """
 
     def __init__(
@@ -33,16 +34,16 @@ class SpanSender:
         self._activity = ActivitySpans(run, rank, offset, reader.pid, suffix)
 
     def select(self, items: list[Tracked]) -> list[Tracked]:
-        """Choose the calls whose spans are sent."""
+        """Return the calls whose spans are sent."""
         return items if self._sampling is None else self._sampling.select(items)
 
     def note_incident(self, trace: bytes, in_flight: Iterable[int]) -> None:
-        """An incident has opened: send what the sample leaves out of it. ``trace``: of its collective, or empty."""
+        """Send a new incident's spans that are not in the sample. ``trace``: trace id of its collective, or empty."""
         if self._sampling is not None:
             self.send(self._sampling.note_incident(trace, list(in_flight)))
 
     def note_activity(self, current: Collection[Activity], ended: Collection[Activity]) -> None:
-        """Calls are made in these sections and steps from now on."""
+        """Note the sections and steps in which calls are made from now on."""
         self._activity.note(current, ended)
 
     def send(self, items: list[Tracked], rank_ended_ns: int | None = None, clean: bool = False) -> None:
