@@ -1,6 +1,6 @@
 """Asks the collector what to do with a job that failed (docs/guide/fault-tolerance.md), in a process with a time limit.
 
-It asks where the ranks send to, over gRPC; where they send over HTTP, or nowhere, at ``OTEL_FR_COLLECTOR``.
+It asks the ranks' OTLP endpoint over gRPC. If the ranks send over HTTP, or nowhere, it asks ``OTEL_FR_COLLECTOR``.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _TRY_AGAIN = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE, grpc.Statu
 
 
 class NotOfferedError(Exception):
-    """Nobody can be asked; the text says why."""
+    """No collector can be asked. The text says why."""
 
 
 class NotYetError(Exception):
-    """There is no answer yet; the text says why."""
+    """There is no answer yet. The text says why."""
 
 
 Ask = Callable[[], dict[str, Any]]
-"""Asks once; returns the answer in the form of docs/guide/fault-tolerance.md.
+"""Asks once. Returns the answer in the form described in docs/guide/fault-tolerance.md.
 
 Raises NotOfferedError, NotYetError.
 """
 
 
 def find(job: str, seconds: float, seen: str, env: Mapping[str, str] = os.environ) -> Outcome:
-    """Ask until the answer has a failure that is news.
+    """Ask until the answer is about a new failure.
 
     Args:
-        seconds: until then.
-        seen: run id of the last answer, which is no news; empty: none.
+        seconds: longest time to ask.
+        seen: run id of the last answer, which is not new; empty: none.
 
     Returns:
         OK with JSON (`otel_fr.rendezvous.advice.Advice`), or SKIPPED with the reason why there is no advice.
@@ -68,7 +68,7 @@ def find(job: str, seconds: float, seen: str, env: Mapping[str, str] = os.enviro
             reason = str(error)
         else:
             if others := len(answer.get("other_runs") or ()):
-                # One of these may be this launcher's, and nothing tells which: it follows no advice about another job.
+                # It is unknown which of these runs is this launcher's. It must not follow advice about another job.
                 reason = f"{others + 1} runs are called {job!r} at the same time: give each job a name of its own"
             elif answer["run_id"] != seen and (answer["failure"] or answer["recommendation"] != "restart"):
                 return Outcome(Status.OK, json.dumps(_short(answer)))
@@ -91,7 +91,7 @@ def _short(answer: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _own_node() -> str:
-    """This node as the ranks' monitors name it."""
+    """Return this node's name as used by the ranks' monitors."""
     return str(SdkResource.create().attributes.get(names.HOST_NAME) or socket.gethostname())
 
 

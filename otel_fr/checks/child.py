@@ -17,17 +17,17 @@ def main(arguments: list[str]) -> None:
     """Run one check.
 
     Args:
-        arguments: kind; what the check takes, as JSON; seconds after which this process ends whatever happens, should
-            it outlive the process that started it; the id of that process.
+        arguments: the kind; the check's arguments as JSON; seconds after which this process ends in any case, if it
+            outlives its parent; the parent's process id.
     """
     kind, given, limit, parent = arguments
-    if not end_with(int(parent)):  # its thread that started this one waits, so it counts
+    if not end_with(int(parent)):  # the parent's thread that started this process waits for it, as this requires
         sys.exit(1)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, float(limit))
     try:
         outcome = check(kind, json.loads(given))
-    except Exception as error:  # noqa: BLE001 - whatever a check raises is what it found
+    except Exception as error:  # noqa: BLE001 - an exception of a check is its result
         outcome = Outcome(Status.FAILED, f"the check itself failed: {type(error).__name__}: {error}")
     print(json.dumps([outcome.status.value, outcome.text]), flush=True)
 
@@ -44,7 +44,7 @@ _CHECKS: Final = {
     model.EVENT: "event.send",
     model.ATTRIBUTION: "advice.find",
 }
-"""The function of each kind. Only its module is imported: the process of a check is to begin at once."""
+"""The function of each kind. Only its module is imported, so that the process starts fast."""
 
 
 def check(kind: str, given: dict[str, Any]) -> Outcome:

@@ -1,4 +1,4 @@
-"""Whether the collector can be reached, and how far this node's clock is from its clock."""
+"""Checks whether the collector can be reached, and how far this node's clock differs from the collector's."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from otel_fr.monitor.telemetry.endpoint_probe import SIGNALS, likely_mistake, re
 from otel_fr.otlp_sender import endpoint_mistake, endpoint_of
 
 DATE_SECONDS: Final = 2.0
-"""How much older than its time of sending a Date header may be: it has whole seconds, and servers write it once a
-second."""
+"""How old a Date header may be when it is sent: it has whole seconds, and servers update it once a second."""
 
 
 def check_endpoint(url: str, timeout: float, env: Mapping[str, str] = os.environ) -> Outcome:
-    """Whether a server accepts connections, within ``timeout`` seconds.
+    """Check that a server accepts connections within ``timeout`` seconds.
 
-    If it is an OTLP endpoint of ``env``, also whether it is one of the usual mistakes, as a rank's monitor says it.
+    If it is an OTLP endpoint of ``env``, also check for the usual mistakes, with the texts of a rank's monitor.
     """
     signals = [signal for signal in SIGNALS if endpoint_of(signal, env)[1] == url]
     if text := _first(endpoint_mistake(signal, env) for signal in signals):
@@ -39,7 +38,7 @@ def check_endpoint(url: str, timeout: float, env: Mapping[str, str] = os.environ
 
 
 def _first(texts: Iterable[str]) -> str:
-    """The first that is not empty; "": all are."""
+    """Return the first text that is not empty, or ""."""
     return next(filter(None, texts), "")
 
 
@@ -47,8 +46,8 @@ def check_clock(url: str, allowed: float, timeout: float) -> Outcome:
     """Compare this node's clock with the ``Date`` header of an HTTP server.
 
     Args:
-        url: any path of it; what it answers does not matter.
-        allowed: seconds by which they may differ.
+        url: any path of the server. Its answer does not matter.
+        allowed: seconds by which the clocks may differ.
     """
     try:
         before, date, after = _ask(url, timeout)
@@ -64,16 +63,17 @@ def check_clock(url: str, allowed: float, timeout: float) -> Outcome:
 
 
 def least_offset(before: float, date: float, after: float) -> float:
-    """The smallest difference (this node's clock minus the server's) that explains what was seen. Unix seconds.
+    """Return the smallest difference (this node's clock minus the server's) that explains the three times.
 
-    The server wrote ``date``, which is up to `DATE_SECONDS` old, between ``before`` and ``after`` of this node's clock.
+    All times are Unix seconds. The server wrote ``date``, which is up to `DATE_SECONDS` old, between ``before`` and
+    ``after`` by this node's clock.
     """
     low, high = before - (date + DATE_SECONDS), after - date
     return low if low > 0 else min(high, 0.0)
 
 
 def _ask(url: str, timeout: float, wall: Callable[[], float] = time.time) -> tuple[float, float | None, float]:
-    """This node's time before a request, the server's in its answer (None: not said), and this node's after it."""
+    """Return this node's time before a request, the server's time in its answer or None, and this node's time after."""
     with urllib3.PoolManager(ca_certs=os.environ.get(CERTIFICATE_VARIABLE) or None) as http:
         before = wall()
         response = http.request("HEAD", url, timeout=timeout, retries=False, redirect=False)

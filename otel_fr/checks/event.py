@@ -26,7 +26,7 @@ def send(results: Iterable[Sequence[str]], job: str) -> Outcome:
 
     Args:
         results: kind, target, status and text of each.
-        job: empty: not known.
+        job: the job's name; empty: unknown.
 
     Raises:
         Exception: whatever the exporter raises on unusable settings.
@@ -39,7 +39,7 @@ def send(results: Iterable[Sequence[str]], job: str) -> Outcome:
 
 
 def make_request(results: Iterable[Sequence[str]], job: str, time_ns: int) -> ExportLogsServiceRequest:
-    """The request, under a resource without a rank. Arguments as for `send`."""
+    """Build the request, with a resource without a rank. The arguments are those of `send`."""
     request = ExportLogsServiceRequest()
     of_scope = request.resource_logs.add(resource=_resource(job)).scope_logs.add(
         scope=InstrumentationScope(name=names.SCOPE_NAME, version=__version__)

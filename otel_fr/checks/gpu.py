@@ -1,4 +1,4 @@
-"""GPUs, through NVML (the package nvidia-ml-py): whether they answer, and whether a restart finds their memory free."""
+"""Checks GPUs with NVML (the package nvidia-ml-py): whether they answer, and whether their memory is free again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEVICE_FILES: Final = "/dev/nvidia[0-9]*"
 
 
 def load_nvml() -> Any:
-    """The module ``pynvml``, started; None: not installed.
+    """Import and start ``pynvml``. Return None if it is not installed.
 
     Raises:
         Exception: NVML cannot be started (the driver is broken, or has another version than the library).
@@ -30,10 +30,10 @@ def load_nvml() -> Any:
 
 
 def check_gpus(expected: int | None, nvml: Callable[[], Any] = load_nvml) -> Outcome:
-    """Whether all GPUs answer, and are as many as expected.
+    """Check that all GPUs answer, and that there are as many as expected.
 
     Args:
-        expected: None: as many as there are.
+        expected: number of GPUs; None: any number.
     """
     has_devices = bool(glob.glob(_DEVICE_FILES))
     try:
@@ -67,11 +67,12 @@ def check_memory(
 ) -> Outcome:
     """Wait until no more than ``tolerance_mb`` MiB are in use on each GPU of this node's job.
 
-    The ranks of the attempt before have been ended, and the driver frees their memory some time after that; a rank that
+    The ranks of the previous attempt have been ended, and the driver frees their memory some time later. A rank that
     cannot be ended keeps it.
 
     Args:
-        timeout: seconds until it counts as failed. poll: seconds between two looks.
+        timeout: seconds after which the check fails.
+        poll: seconds between two looks.
     """
     try:
         library = nvml()
@@ -96,7 +97,7 @@ def check_memory(
 
 
 def _visible(library: Any, visible: str | None) -> dict[str, Any]:
-    """The GPUs that CUDA_VISIBLE_DEVICES names, by index or UUID; all of them if it is not set."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names by index or UUID, or all GPUs if it is not set."""
     if visible is None:
         return {str(i): library.nvmlDeviceGetHandleByIndex(i) for i in range(int(library.nvmlDeviceGetCount()))}
     found = {}
@@ -106,7 +107,7 @@ def _visible(library: Any, visible: str | None) -> dict[str, Any]:
                 found[word] = library.nvmlDeviceGetHandleByIndex(int(word))
             else:
                 found[word] = library.nvmlDeviceGetHandleByUUID(word)
-        except Exception:  # noqa: BLE001 - CUDA ignores what follows a name that it does not know
+        except Exception:  # noqa: BLE001 - CUDA ignores an unknown name and all names after it
             break
     return found
 
@@ -114,6 +115,6 @@ def _visible(library: Any, visible: str | None) -> dict[str, Any]:
 def _users(library: Any, handle: Any) -> str:
     try:
         pids = sorted(process.pid for process in library.nvmlDeviceGetComputeRunningProcesses(handle))
-    except Exception:  # noqa: BLE001 - not every driver tells
+    except Exception:  # noqa: BLE001 - not every driver supports this
         return ""
     return f" (processes {', '.join(map(str, pids))})" if pids else ""

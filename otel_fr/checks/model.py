@@ -1,4 +1,4 @@
-"""What is checked, and what was found."""
+"""The model of the checks: kinds, tasks, outcomes and results."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NODE_HEALTH: Final = "node_health"
 CLOCK: Final = "clock"
 COLLECTOR: Final = "collector"
 EVENT: Final = "event"
-"""No check: it sends the event of failed ones, in a process with a time limit as well."""
+"""Not a check: sends the event of failed checks, also in a process with a time limit."""
 ATTRIBUTION: Final = "attribution"
-"""No check either: it asks the collector for advice."""
+"""Not a check: asks the collector for advice."""
 KINDS: Final = (PATHS, MOUNTS, SPACE, GPU, GPU_MEMORY, NODE_HEALTH, CLOCK, COLLECTOR)
 
 NODE_FAILED: Final = 69
@@ -27,9 +27,9 @@ neither torchrun nor Python uses."""
 
 
 NODE_EXCLUDED: Final = 77
-"""Of torchrun on a node that follows the advice to be left out: EX_NOPERM."""
+"""Exit status of torchrun on a node that follows the advice to stay out: EX_NOPERM."""
 JOB_STOPPED: Final = 78
-"""Of torchrun where it follows the advice to stop the job: EX_CONFIG, because a restart would fail in the same way."""
+"""Exit status of torchrun if it follows the advice to stop the job: EX_CONFIG, as a restart would fail again."""
 
 
 class Status(str, Enum):
@@ -37,14 +37,14 @@ class Status(str, Enum):
 
     OK = "ok"
     SKIPPED = "skipped"
-    """It does not apply here."""
+    """The check does not apply here."""
     WARNING = "warning"
-    """It failed, but is not one that keeps the node out."""
+    """The check failed, but does not keep the node out."""
     FAILED = "failed"
 
 
 class Outcome(NamedTuple):
-    """What a check found. ``text``: one line for the user, without the target."""
+    """The outcome of a check. ``text``: one line for the user, without the target."""
 
     status: Status
     text: str
@@ -55,10 +55,10 @@ class Task:
     """One thing to check.
 
     Attributes:
-        target: the path, device or address, as it is shown.
-        arguments: of the check, ready for JSON.
-        limit: seconds after which it counts as failed.
-        is_advisory: its failure is a warning.
+        target: the path, device or address, as shown to the user.
+        arguments: arguments of the check, ready for JSON.
+        limit: seconds after which the check counts as failed.
+        is_advisory: True if a failure is only a warning.
     """
 
     kind: str
@@ -70,7 +70,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a task. ``seconds``: how long it took."""
+    """The result of a task. ``seconds``: how long it took."""
 
     kind: str
     target: str
@@ -79,5 +79,5 @@ class Result:
     seconds: float
 
     def line(self) -> str:
-        """It as one line, such as ``paths /data: no answer in 15 s``."""
+        """Return the result as one line, such as ``paths /data: no answer in 15 s``."""
         return f"{self.kind} {self.target}: {self.text}"

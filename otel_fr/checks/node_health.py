@@ -1,4 +1,4 @@
-"""The node's own health service, asked as nvidia-resiliency-ext does: one gRPC call over a Unix socket."""
+"""Asks the node's own health service, like nvidia-resiliency-ext: with one gRPC call over a Unix socket."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MAX_TEXT: Final = 500
 
 
 def check_node_health(socket_path: str, arguments: Sequence[str], timeout: float) -> Outcome:
-    """Ask the service that listens at ``socket_path``, for ``timeout`` seconds at most.
+    """Ask the service that listens at ``socket_path``, for at most ``timeout`` seconds.
 
-    A service that is not there, or cannot be reached, is no failure of the node: nvidia-resiliency-ext ignores it as
-    well.
+    A service that does not exist, or cannot be reached, is no failure of the node. nvidia-resiliency-ext also ignores
+    it.
     """
     if not os.path.exists(socket_path):
         return Outcome(Status.WARNING, "no such socket: the node health service is not running")
@@ -42,7 +42,7 @@ def check_node_health(socket_path: str, arguments: Sequence[str], timeout: float
 
 
 def judge(answer: NodeHealthResponse) -> Outcome:
-    """What an answer means: the script's exit status, and the number of failed checks in its output."""
+    """Judge an answer by the script's exit status and the number of failed checks in its output."""
     if not answer.success:
         text = answer.error or answer.output or "no reason given"
         return Outcome(Status.FAILED, f"exit status {answer.exit_code}: {text}"[:_MAX_TEXT])

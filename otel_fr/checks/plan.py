@@ -1,4 +1,4 @@
-"""The tasks that settings ask for on this node."""
+"""Makes the tasks that the settings request for this node."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from otel_fr.checks.settings import CheckSettings
 from otel_fr.checks.storage import LUSTRE_HEALTH, read_mounts
 
 MAX_MOUNTS: Final = 200
-"""A node has some dozens of mounts, or hundreds of homes; each takes a process for a moment."""
+"""Most mounts that are checked. A node has some dozens of mounts, or hundreds of homes, and each takes a process."""
 MEMORY_TOLERANCE_MB: Final = 512.0
 MEMORY_POLL: Final = 2.0
 """Seconds between two looks; ``gpu_memory_tolerance_mb`` and ``gpu_memory_poll_interval`` of NVIDIA's extension."""
 NODE_HEALTH_TIMEOUT: Final = 60.0
 """Seconds for the node health service, which runs a script; as in nvidia-resiliency-ext."""
 CLOCK_SECONDS: Final = 5.0
-"""Certificates and tokens are refused at differences of minutes; times in traces are confusing from some seconds on."""
+"""Largest allowed difference of clocks. Some seconds make times in traces confusing, and with minutes, certificates and
+tokens are refused."""
 _STARTUP: Final = 5.0
-"""Seconds more than a check's own timeout after which its process counts as hanging."""
+"""A check's process counts as hanging this many seconds after the check's own timeout."""
 
 
 def tasks(
     settings: CheckSettings, *, is_restart: bool = False, mounts: Sequence[str] | None = None
 ) -> list[model.Task]:
-    """The checks to run; of more than `MAX_MOUNTS` mounts, a task says how many are left out.
+    """Return the checks to run. If there are more than `MAX_MOUNTS` mounts, a task says how many are left out.
 
     Args:
-        is_restart: ranks of this node have run and were ended: their GPU memory must be free again.
-        mounts: of network file systems; None: this process's mounts.
+        is_restart: True if ranks of this node have run and were ended. Their GPU memory must be free again.
+        mounts: mounts of network file systems; None: this process's mounts.
     """
     found = _all(settings, is_restart, read_mounts() if mounts is None else mounts)
     return [task for task in found if task.kind in settings.kinds]

@@ -13,16 +13,16 @@ from otel_fr.config import Config, has_endpoint, is_enabled
 from otel_fr.printable import one_line
 
 EVENT_SECONDS: Final = 5.0
-"""For sending the event. The node stays out whether or not somebody takes it."""
+"""Longest time to send the event. The node stays out even if nobody accepts the event."""
 
 
 def publish(results: Sequence[Result], env: Mapping[str, str] = os.environ) -> None:
-    """Say which checks failed or warn: one line each on stderr, and an event each. Takes `EVENT_SECONDS` at most."""
+    """Report failed checks and warnings, each as a line on stderr and an event. Takes at most `EVENT_SECONDS`."""
     shown = [result for result in results if result.status in (Status.FAILED, Status.WARNING)]
     for result in shown:
         what = "this node failed a check" if result.status is Status.FAILED else "warning"
         say(f"{what}: {result.line()}")
-    sent = [result for result in shown if result.kind != COLLECTOR]  # who would take it
+    sent = [result for result in shown if result.kind != COLLECTOR]  # nobody would accept that event
     if not sent or not is_enabled(env) or not has_endpoint(env):
         return
     rows = [(result.kind, result.target, result.status.value, result.text) for result in sent]

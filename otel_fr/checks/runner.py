@@ -1,7 +1,7 @@
-"""Runs each task in a process of its own, with a time limit.
+"""Runs each task in a separate process with a time limit.
 
-A process that waits for a file system may be in uninterruptible sleep: it does not end by SIGKILL. So nothing here
-waits for a process: it is killed, and left to the kernel where that has no effect.
+A process that waits for a file system may be in uninterruptible sleep, in which SIGKILL does not end it. So nothing
+here waits long for a process: it is killed, and left to the kernel if that has no effect.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from otel_fr.helper_process import helper_environment, python_command
 
 _CHILD: Final = "otel_fr.checks.child"
 MAX_AT_ONCE: Final = 16
-"""Processes at a time; most of them wait."""
+"""Most processes at a time. Most of them only wait."""
 MAX_OUTPUT: Final = 64 << 10
-"""Bytes that are read of what a process prints."""
+"""Most bytes that are read of a process's output."""
 _END_SECONDS: Final = 0.2
-"""For the end of a process that was killed, or that has printed all; it takes milliseconds."""
+"""Longest wait for the end of a process that was killed or has printed everything. It usually takes milliseconds."""
 _LATER: Final = 5.0
-"""Seconds after its limit at which a process that nobody has killed ends itself."""
+"""A process that nobody has killed ends itself this many seconds after its limit."""
 
 _left_behind: list[subprocess.Popen[bytes]] = []
-"""Processes that could not be killed, so that they are reaped once they end."""
+"""Processes that could not be killed. They are kept so that they can be reaped once they end."""
 
 
 @dataclass
@@ -86,7 +86,8 @@ def run(tasks: Sequence[Task], env: Mapping[str, str] = os.environ) -> list[Resu
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    """As for other helpers; the processes start in /, because the working directory may be what does not answer."""
+    """Return the environment of helper processes, with absolute paths: the processes start in /, because the working
+    directory may be on a file system that does not answer."""
     found = helper_environment(env)
     found["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, found["PYTHONPATH"].split(os.pathsep)))
     return found
@@ -95,7 +96,7 @@ def _environment(env: Mapping[str, str]) -> dict[str, str]:
 def _start(task: Task, env: Mapping[str, str]) -> _Running | Result:
     arguments = [task.kind, json.dumps(task.arguments), str(task.limit + _LATER), str(os.getpid())]
     try:
-        # Nothing of ours is inherited: a process that cannot be killed would keep, for example, a log's pipe open.
+        # The process inherits no descriptors: one that cannot be killed would keep, for example, a log's pipe open.
         process = subprocess.Popen(
             [*python_command(_CHILD), *arguments],
             stdin=subprocess.DEVNULL,
@@ -113,7 +114,7 @@ def _start(task: Task, env: Mapping[str, str]) -> _Running | Result:
 
 
 def _read(one: _Running) -> bool:
-    """Read what the process has printed; False: it will print no more."""
+    """Read output of the process. Return False if it will print no more."""
     assert one.process.stdout is not None
     try:
         data = os.read(one.process.stdout.fileno(), MAX_OUTPUT)
@@ -152,7 +153,7 @@ def _outcome(output: bytes, status: int | None) -> Outcome:
 
 
 def _where(pid: int) -> str:
-    """What the kernel says of a process that hangs, such as where in the kernel it sleeps (proc(5))."""
+    """Return what the kernel shows of a hanging process, such as the kernel function in which it sleeps (proc(5))."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         function = Path(f"/proc/{pid}/wchan").read_text().strip("0\n")
@@ -164,7 +165,7 @@ def _where(pid: int) -> str:
 
 
 def _end(process: subprocess.Popen[bytes], *, patient: bool = False) -> None:
-    """End the process, if that can be done at once. ``patient``: it is about to end on its own."""
+    """End the process, if this is possible at once. ``patient``: first wait, because it is about to end on its own."""
     if process.stdout is not None:
         process.stdout.close()
     if patient and _ended(process):

@@ -1,8 +1,8 @@
-"""What the checks and the rendezvous handler read of the environment and of torchrun's ``--rdzv-conf``: every option of
-theirs, in one place.
+"""All options of the checks and the rendezvous handler, from the environment and torchrun's ``--rdzv-conf``.
 
-An option ``OTEL_FR_CHECK_PATHS`` is ``check_paths`` in ``--rdzv-conf``, which is preferred.
-docs/reference/environment.md lists them. The collector's address and the OTLP endpoints come from `otel_fr.config`.
+The variable ``OTEL_FR_CHECK_PATHS`` is ``check_paths`` in ``--rdzv-conf``, which takes precedence.
+docs/reference/environment.md lists the options. The collector's address and the OTLP endpoints come from
+`otel_fr.config`.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _PREFIX: Final = "OTEL_FR_"
 _NONE: Final = "none"
 
 DEFAULT_TIMEOUT: Final = 15.0
-"""Seconds for one check: what nvidia-resiliency-ext gives a mounted file system."""
+"""Seconds for one check, as in nvidia-resiliency-ext for a mounted file system."""
 NODE_HEALTH_ARGUMENTS: Final = "--no-slurm"
-"""What nvidia-resiliency-ext passes to the node health service."""
+"""The arguments that nvidia-resiliency-ext passes to the node health service."""
 MEMORY_TIMEOUT: Final = 50.0
-"""Until the memory of GPUs is given back, in seconds: ``gpu_memory_reclaim_timeout`` of NVIDIA's extension."""
+"""Seconds until the GPUs' memory must be free: ``gpu_memory_reclaim_timeout`` of NVIDIA's extension."""
 TEMPORARY: Final = "/tmp"  # noqa: S108 - only its free space is asked for
-"""Where TMPDIR is not set. `tempfile` would try it, and may not return where it does not answer."""
+"""Used if TMPDIR is not set. `tempfile` would test the folder, and may hang if its file system does not answer."""
 SHARED_MEMORY_NEEDED: Final = 32 << 20
-"""Bytes: the rings of a node's ranks; Docker's default is a file system of 64 MiB."""
+"""Bytes for the rings of a node's ranks. Docker's default is a file system of 64 MiB."""
 TEMPORARY_NEEDED: Final = 64 << 20
-"""Bytes, for the sockets, logs and caches of launcher and ranks."""
+"""Bytes for the sockets, logs and caches of launcher and ranks."""
 ADVISE, ACT, OFF = "advise", "act", "off"
 ATTRIBUTION_SECONDS: Final = 5.0
-"""A failure is an incident after a second or two."""
+"""Default time to wait for advice. A failure becomes an incident within a second or two."""
 _MAX_SECONDS: Final = 86_400.0
 MAX_PATHS: Final = 200
-"""Each takes a process for a moment: this many take seconds of a CPU."""
+"""Most paths to check. Each takes a process for a moment, so this many take seconds of a CPU."""
 
 _MAX_NODES: Final = 1e9
 _NODE_NUMBERS: Final = ("SLURM_PROCID", "JOB_COMPLETION_INDEX")
 
 
 class SettingsError(ValueError):
-    """An option cannot be used; the text names it."""
+    """An option cannot be used. The text names it."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,14 @@ class CheckSettings:
     """What is checked on this node.
 
     Attributes:
-        kinds: of checks that run, of `otel_fr.checks.model.KINDS`. advisory: those whose failure is a warning.
-        paths: absolute. space: path -> bytes that must be free there.
+        kinds: the kinds of checks that run, of `otel_fr.checks.model.KINDS`.
+        advisory: the kinds of checks whose failure is only a warning.
+        paths: absolute paths.
+        space: path -> bytes that must be free there.
         node_health: path of a Unix socket; empty: none.
-        gpus: how many there must be; None: not known.
-        collector: its HTTP address; empty: not known. endpoints: OTLP endpoints.
+        gpus: how many GPUs there must be; None: unknown.
+        collector: the collector's HTTP address; empty: unknown.
+        endpoints: OTLP endpoints.
         timeout, memory_timeout: seconds.
     """
 
@@ -77,7 +80,7 @@ class CheckSettings:
 
     @classmethod
     def read(cls, env: Mapping[str, str] = os.environ, conf: Mapping[str, object] | None = None) -> CheckSettings:
-        """Read them.
+        """Read the settings.
 
         Args:
             conf: torchrun's ``--rdzv-conf``.
@@ -112,8 +115,8 @@ class AttributionSettings:
 
     Attributes:
         mode: `OFF`, `ADVISE` (shown only) or `ACT` (followed).
-        seconds: for which a node that acts waits for advice.
-        can_ask: there is somebody to be asked.
+        seconds: how long a node that follows advice waits for it.
+        can_ask: True if there is a collector to ask.
     """
 
     mode: str
@@ -122,7 +125,7 @@ class AttributionSettings:
 
     @classmethod
     def read(cls, env: Mapping[str, str] = os.environ, conf: Mapping[str, object] | None = None) -> AttributionSettings:
-        """Read them; arguments and errors as for `CheckSettings.read`."""
+        """Read the settings. Arguments and errors are those of `CheckSettings.read`."""
         given = _Given(env, conf or {})
         given.refuse_unknown("OTEL_FR_ATTRIBUTION", ATTRIBUTION_OPTIONS)
         known = has_endpoint(env) or bool(env.get(COLLECTOR_VARIABLE, "").strip())
@@ -134,12 +137,12 @@ class AttributionSettings:
 
 
 def node_rank(env: Mapping[str, str] = os.environ, conf: Mapping[str, object] | None = None) -> int | None:
-    """The number of this node in its infrastructure, which orders the nodes; None: not known.
+    """Return this node's number in its infrastructure, which orders the nodes, or None if it is unknown.
 
-    ``OTEL_FR_NODE_RANK``, else Slurm's number of the task, else the index of a pod of a Kubernetes Job.
+    It is ``OTEL_FR_NODE_RANK``, else Slurm's task number, else the index of a pod of a Kubernetes Job.
 
     Raises:
-        SettingsError: ``OTEL_FR_NODE_RANK`` is no number. The others count only if they are.
+        SettingsError: ``OTEL_FR_NODE_RANK`` is no number. The other variables are ignored if they are no numbers.
     """
     given = _Given(env, conf or {})
     if given.text("OTEL_FR_NODE_RANK"):
@@ -161,12 +164,12 @@ class _Given:
         return [part.strip() for part in self.text(name).split(":") if part.strip()]
 
     def refuse_unknown(self, prefix: str, options: tuple[str, ...]) -> None:
-        """A misspelt option would be a check that is not made, and nobody would know."""
+        """Raise SettingsError for an unknown option: because of a misspelt option, a check would silently not run."""
         _refuse_unknown(self.env, prefix, options)
         _refuse_unknown(self.conf, _key(prefix), tuple(map(_key, options)), "--rdzv-conf ")
 
     def paths(self, name: str) -> tuple[str, ...]:
-        """Absolute ones."""
+        """Return absolute paths."""
         found = tuple(dict.fromkeys(os.path.abspath(part) for part in self.parts(name)))
         if len(found) > MAX_PATHS:
             raise SettingsError(f"{self._shown(name)} names {len(found)} paths; at most {MAX_PATHS} are checked")
@@ -183,14 +186,14 @@ class _Given:
         return value
 
     def choice(self, name: str, values: tuple[str, ...]) -> str:
-        """One of ``values``; the first if it is not set."""
+        """Return one of ``values``, the first if the option is not set."""
         text = self.text(name).lower() or values[0]
         if text not in values:
             raise self._error(name, text, f"one of {', '.join(values)}")
         return text
 
     def kinds(self, name: str, default: frozenset[str]) -> frozenset[str]:
-        """A list with commas or, because ``--rdzv-conf`` has commas of its own, with colons."""
+        """Read a list separated by commas or colons: in ``--rdzv-conf``, commas already separate options."""
         text = self.text(name).lower()
         if not text:
             return default

@@ -1,6 +1,6 @@
-"""File systems: whether a path can be read, whether there is room, and which ones are mounted over a network.
+"""Checks file systems: whether a path can be read, whether there is room, and which are mounted over a network.
 
-Of a file its first 4 KiB are read, of a folder its first entries, of anything else its status.
+Of a file, the first 4 KiB are read; of a folder, the first entries; of anything else, only the status.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from otel_fr.checks.model import Outcome, Status
 from otel_fr.sizes import size_text
 
 READ: Final = 4_096
-"""Bytes of a file, as in nvidia-resiliency-ext: a page, which its server or disk must provide."""
+"""Bytes read of a file, as in nvidia-resiliency-ext: a page, which the server or disk must provide."""
 ENTRIES: Final = 5
-"""Of a folder; the kernel reads some hundred at once."""
+"""Entries read of a folder. The kernel reads some hundred at once."""
 LUSTRE_HEALTH: Final = ("/sys/fs/lustre/health_check", "/proc/fs/lustre/health_check")
-"""Where Lustre says how it is; the second one before Lustre 2.10."""
+"""Lustre's health files. The second is from before Lustre 2.10."""
 _LUSTRE_HEALTHY: Final = "healthy"
 NETWORK: Final = frozenset({"nfs", "nfs4", "lustre"})
 """Types of file systems that may not answer, as in nvidia-resiliency-ext."""
@@ -28,7 +28,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def check_path(path: str) -> Outcome:
-    """Read a little of what is at ``path``. May block for ever."""
+    """Check that a little can be read at ``path``. May block forever."""
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISREG(mode):
@@ -45,7 +45,7 @@ def check_path(path: str) -> Outcome:
 
 
 def check_lustre(lustre: str) -> Outcome:
-    """What Lustre's own health file says, if it is there."""
+    """Check Lustre's own health file, if it exists."""
     try:
         with open(lustre, encoding="utf-8", errors="replace") as file:
             text = file.read(READ).strip()
@@ -59,7 +59,7 @@ def check_lustre(lustre: str) -> Outcome:
 
 
 def check_space(path: str, needed: int) -> Outcome:
-    """Whether this user may still write ``needed`` bytes at ``path``. May block for ever."""
+    """Check that this user may still write ``needed`` bytes at ``path``. May block forever."""
     try:
         found = os.statvfs(path)
     except OSError as error:
@@ -74,10 +74,10 @@ def check_space(path: str, needed: int) -> Outcome:
 
 
 def network_mounts(lines: Iterable[str]) -> list[str]:
-    """Where network file systems are mounted, each place once.
+    """Return the mount points of network file systems, each once.
 
     Args:
-        lines: of /proc/self/mounts (proc(5)): device, place, type, ...; blanks in a place are octal escapes.
+        lines: lines of /proc/self/mounts (proc(5)): device, mount point, type, ... Blanks are octal escapes.
     """
     found = []
     for line in lines:
@@ -88,7 +88,7 @@ def network_mounts(lines: Iterable[str]) -> list[str]:
 
 
 def read_mounts() -> list[str]:
-    """The network file systems that this process sees; none where the list cannot be read."""
+    """Return the network file systems that this process sees, or none if the list cannot be read."""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
             return network_mounts(file)

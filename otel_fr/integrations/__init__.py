@@ -1,1 +1,1 @@
-"""Callbacks for training frameworks. Each framework is imported with its module only."""
+"""Callbacks for training frameworks. Each module imports only its own framework."""

@@ -14,20 +14,20 @@ from otel_fr.fault_tolerance import sections
 if TYPE_CHECKING:
 
     class TrainerCallback:
-        """``transformers``' own, which need not be installed where types are checked."""
+        """Stands for the class of ``transformers``, which need not be installed to check types."""
 
 else:
     from transformers import TrainerCallback
 
 
 class FaultToleranceCallback(TrainerCallback):
-    """Tells otel-fr of the steps of a ``Trainer``, and of what it does besides.
+    """Reports the steps of a ``Trainer`` to otel-fr, and its other work as sections.
 
-    The step is the trainer's global step. The sections are ``train_step``, ``evaluate`` (also of predictions) and
-    ``save``. What an exception leaves open ends with the next training, or with the process.
+    The step is the trainer's global step. The sections are ``train_step``, ``evaluate`` (also for predictions) and
+    ``save``. A section that an exception leaves open ends with the next training, or with the process.
 
     Args:
-        step_timeout, evaluate_timeout, save_timeout: seconds; None: as the environment says, else none.
+        step_timeout, evaluate_timeout, save_timeout: seconds; None: the environment's timeout, if any.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class FaultToleranceCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._leave("train_step")
-        # What the trainer does next has no event of its own at its beginning.
+        # The trainer has no event for the beginning of an evaluation or a save.
         if control.should_evaluate:
             self._enter("evaluate")
         elif control.should_save:

@@ -14,7 +14,7 @@ from otel_fr.fault_tolerance import sections
 if TYPE_CHECKING:
 
     class Callback:
-        """Lightning's own, which need not be installed where types are checked."""
+        """Stands for Lightning's class, which need not be installed to check types."""
 
 else:
     try:
@@ -24,14 +24,14 @@ else:
 
 
 class FaultToleranceCallback(Callback):
-    """Tells otel-fr of the steps of a ``Trainer``, and of what it does besides.
+    """Reports the steps of a ``Trainer`` to otel-fr, and its other work as sections.
 
     The step is the trainer's global step. The sections are ``setup`` (up to the first batch), ``train_step``,
-    ``validate`` and ``test`` (each also a heartbeat with every batch), and ``save``.
+    ``validate`` and ``test`` (with a heartbeat after every batch), and ``save``.
 
     Args:
-        setup_timeout, step_timeout, validate_timeout, test_timeout, save_timeout: seconds; None: as the environment
-            says, else none.
+        setup_timeout, step_timeout, validate_timeout, test_timeout, save_timeout: seconds; None: the environment's
+            timeout, if any.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class FaultToleranceCallback(Callback):
         self._leave("test")
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        # Lightning has no event for a checkpoint that was written: the next one of any kind ends the section.
+        # Lightning has no event for the end of writing a checkpoint: the next event of any kind ends the section.
         self._enter("save")
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:

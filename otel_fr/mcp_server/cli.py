@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until stdin is closed; returns the exit status."""
+    """Serve until stdin is closed. Return the exit status."""
     try:
         from otel_fr.mcp_server.server import serve
     except ModuleNotFoundError as error:

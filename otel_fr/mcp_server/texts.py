@@ -1,4 +1,4 @@
-"""The answers of the tools as text: what is a cause, what is a consequence, and bounded in length."""
+"""Writes the answers of the tools as bounded texts that say what is a cause and what a consequence."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from otel_fr.presentation import group_name, overdue_text, ranks_text, site_text
 from otel_fr.printable import one_line, printable
 
 MAX_CHARACTERS = 20_000
-"""Of one answer: about 5,000 tokens, so that several answers fit the context of an assistant."""
+"""Most characters of one answer: about 5,000 tokens, so that several answers fit into an assistant's context."""
 MAX_JOBS = 50
-"""Jobs that are listed; of more there is the number."""
+"""Most jobs that are listed. For further jobs only the number is shown."""
 WIDTH = 10_000
-"""Characters of a line: lines are not wrapped."""
+"""Characters of a line. This many mean that lines are not wrapped."""
 NOTHING_OPEN = "No incident of this job is firing. A rank that waits is normal: others may be about to join."
 
 
 def capped(text: str, hint: str) -> str:
-    """At most `MAX_CHARACTERS` of the text, without what a terminal acts on. What is cut off is said in the last line.
+    """Return at most `MAX_CHARACTERS` of the text, without control characters. If it is cut, the last line says so.
 
     Args:
         hint: how to get the rest.
@@ -40,7 +40,7 @@ def capped(text: str, hint: str) -> str:
 
 
 def jobs_text(jobs: Sequence[JobHead]) -> str:
-    """One line for each job."""
+    """Return one line for each job."""
     if not jobs:
         return "The collector knows no job that runs or ended lately."
     lines = []
@@ -55,12 +55,12 @@ def jobs_text(jobs: Sequence[JobHead]) -> str:
 
 
 def job_name(job: JobHead) -> str:
-    """Job, as it is called for a reader, and attempt."""
+    """Return the job's title and attempt."""
     return one_line(f"job {job['job_title']} attempt {job['attempt']}")
 
 
 def incidents_text(found: Sequence[IncidentHead], limit: int) -> str:
-    """One paragraph for each of the newest ``limit`` incidents, oldest first: first what kind of statement it is."""
+    """Return one line for each of the newest ``limit`` incidents, oldest first. It begins with the incident's role."""
     if not found:
         return "No incident matches."
     lines = [_role_line(one) for one in found[-limit:]]
@@ -75,7 +75,7 @@ def _role_line(one: IncidentHead) -> str:
 
 
 def role_text(one: IncidentHead | IncidentDetail) -> str:
-    """``"cause"`` or ``"consequence of incident ID"``."""
+    """Return ``"cause"`` or ``"consequence of incident ID"``."""
     return f"consequence of incident {one_line(one['caused_by'])}" if one["caused_by"] else "cause"
 
 
@@ -84,7 +84,7 @@ def _told(one: IncidentHead | IncidentDetail) -> str:
 
 
 def incident_text(one: IncidentDetail) -> str:
-    """One incident with its evidence."""
+    """Return one incident with its evidence."""
     kind = (
         "This incident is a consequence, not the cause: ask for the incident that caused it."
         if one["caused_by"]
@@ -96,7 +96,7 @@ def incident_text(one: IncidentDetail) -> str:
 
 
 def waits_text(name: str, job: JobDetail, incidents: Sequence[IncidentDetail]) -> str:
-    """Who waits for whom in one job."""
+    """Return who waits for whom in one job."""
     lines = [name, _plain(job_page(job, None)), "", "Who waits for whom, by the firing incidents:"]
     for one in incidents:
         waiting, culprits = one["waiting_ranks"], one["culprit_ranks"]
@@ -109,10 +109,10 @@ def waits_text(name: str, job: JobDetail, incidents: Sequence[IncidentDetail]) -
 
 
 def rank_text(name: str, job: JobDetail, rank: int, incidents: Sequence[IncidentDetail]) -> str | None:
-    """State and stacks of one rank; None: the job has no such rank.
+    """Return state and stacks of one rank. None: nothing is known about this rank.
 
     Args:
-        incidents: the job's open ones.
+        incidents: the job's open incidents.
     """
     columns = job["ranks"]
     if rank not in columns["rank"]:
@@ -134,7 +134,7 @@ def rank_text(name: str, job: JobDetail, rank: int, incidents: Sequence[Incident
 
 
 def stacks_text(name: str, found: AskedStacks) -> str:
-    """Where all ranks of one job are."""
+    """Return where all ranks of one job are."""
     head = f"{name}: stacks as of {one_line(found['asked_at'] or 'an unknown time')}, outermost frame first"
     lines = [f"{head}. A rank that waits is a consequence: look for one that does not wait."]
     for group in found["groups"]:

@@ -1,6 +1,6 @@
-"""torchrun's rendezvous handler ``otel-fr`` (entry point group ``torchrun.handlers``): c10d's, with checks of the node.
+"""torchrun's rendezvous handler ``otel-fr`` (entry point group ``torchrun.handlers``): c10d's handler with node checks.
 
-torch loads the entry point in every process that imports its elastic package, so this module imports nothing.
+torch loads the entry point in every process that imports its elastic package, so this module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 BACKEND = "otel-fr"
-"""Of ``torchrun --rdzv-backend``."""
+"""Value of ``torchrun --rdzv-backend``."""
 
 
 def load() -> Callable[[Any], Any]:
-    """What torch registers: makes a handler from a `torch.distributed.elastic.rendezvous.RendezvousParameters`."""
+    """Return the function that torch registers. It makes a handler from `RendezvousParameters`."""
     return _create
 
 

@@ -1,4 +1,4 @@
-"""What the collector advises before a node joins again, and whether the node follows."""
+"""Asks the collector for advice before a node joins again, and decides whether the node follows it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from otel_fr.checks.report import say
 from otel_fr.checks.settings import ACT, OFF, AttributionSettings
 
 _LATER: Final = 5.0
-"""Seconds more than it may ask for after which the process that asks is ended."""
+"""The asking process is ended this many seconds after the time for which it may ask."""
 
 STOP, EXCLUDE_NODE = "stop", "exclude_node"
 
 
 class Advice(NamedTuple):
-    """The collector's answer about a run, as far as it matters here.
+    """The parts of the collector's answer about a run that matter here.
 
     Attributes:
-        run: its id. text: why. nodes: to be left out. is_here: this node is one of them.
+        run: id of the run.
+        text: the reasons.
+        nodes: nodes that should be left out.
+        is_here: True if this node is one of them.
     """
 
     run: str
@@ -35,17 +38,17 @@ class Advice(NamedTuple):
     is_here: bool = False
 
     def line(self) -> str:
-        """It as one line for the user."""
+        """Return the advice as one line for the user."""
         nodes = f" {', '.join(self.nodes)}" if self.recommendation == EXCLUDE_NODE else ""
         return f"attempt {self.attempt} failed; the collector advises {self.recommendation}{nodes}: {self.text}"
 
 
 Find = Callable[[str], "Advice | str"]
-"""Asks, given the run that was answered about last: the advice, or why there is none."""
+"""Asks for advice. Its argument is the run of the last answer. Returns the advice, or why there is none."""
 
 
 def ask(job: str, seconds: float, seen: str, env: Mapping[str, str] = os.environ) -> Advice | str:
-    """Ask the collector, in a process with a time limit: the advice, or why there is none."""
+    """Ask the collector, in a process with a time limit. Return the advice, or why there is none."""
     arguments = {"job": job, "seconds": seconds, "seen": seen}
     (result,) = runner.run([Task(ATTRIBUTION, job, seconds + _LATER, arguments)], env)
     if result.status is not Status.OK:
@@ -61,7 +64,7 @@ class Adviser:
     """Asks before each restart.
 
     Attributes:
-        job: empty: the job has no name that its ranks would have, so nobody can be asked.
+        job: the job's name; empty: the ranks' job has no known name, so the collector cannot be asked.
     """
 
     settings: AttributionSettings
@@ -73,11 +76,12 @@ class Adviser:
 
     @classmethod
     def of(cls, settings: AttributionSettings, job: str) -> Adviser:
-        """One that asks as the environment says."""
+        """Create an adviser that asks the collector as configured."""
         return cls(settings, job, lambda seen: ask(job, settings.seconds, seen))
 
     def before_restart(self) -> Advice | None:
-        """The advice that this node follows, waited for; None: there is none, or it is only shown, without waiting."""
+        """Wait for advice that this node must follow, and return it. None: there is none, or it is only shown, without
+        waiting."""
         if self.settings.mode == OFF or not self.settings.can_ask or not self.job:
             return None
         if self.settings.mode == ACT:

@@ -1,4 +1,4 @@
-"""c10d's rendezvous handler, which joins only after the node's checks have passed (docs/guide/fault-tolerance.md)."""
+"""Wraps c10d's rendezvous handler: a node joins only after its checks have passed (docs/guide/fault-tolerance.md)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ LEAVE_SECONDS: Final = 5.0
 """For leaving the rendezvous; its other nodes notice by themselves that this one is gone after about 15 s."""
 
 Checks = Callable[[bool], list[Result]]
-"""Checks the node. Takes whether ranks have run on it before."""
+"""Checks the node. The argument is True if ranks have already run on it."""
 
 
 def create(parameters: RendezvousParameters) -> RendezvousHandler:
-    """The handler ``otel-fr``. All parameters are c10d's too.
+    """Create the handler ``otel-fr``. All parameters are also passed to c10d's handler.
 
     Raises:
         SettingsError: an option of the checks cannot be used.
@@ -58,19 +58,20 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     def check(is_restart: bool) -> list[Result]:
         return runner.run(plan.tasks(settings, is_restart=is_restart))
 
-    # The ranks get this run id from torchrun, and find their job's name in the same way.
+    # The ranks get this run id from torchrun, and derive their job's name in the same way.
     job = Config.from_env({**os.environ, "TORCHELASTIC_RUN_ID": parameters.run_id}).job_id
     order = NodeOrder(node_rank(conf=parameters.config), parameters.local_addr or "")
     return CheckedRendezvous(rendezvous_handler_registry.create_handler(inner), check, Adviser.of(advice, job), order)
 
 
 class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is not analysed
-    """A handler around another one. What `RendezvousHandler` does not have is that one's, too.
+    """Wraps another handler. Attributes that `RendezvousHandler` does not define are forwarded to it.
 
     Args:
-        check: what runs before each rendezvous.
-        adviser: asked before each but the first; None: nobody is.
-        order: ranks the nodes; None: the other handler does.
+        inner: the other handler.
+        check: runs before each rendezvous.
+        adviser: asked before each rendezvous except the first; None: no advice.
+        order: decides the ranks of the nodes; None: the other handler does.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
         return info if self._order is None else self._order.apply(info, self.use_agent_store)
 
     def _tell_attempt(self) -> None:
-        """Have the ranks of all nodes count the same attempt: the round of the rendezvous.
+        """Give the ranks of all nodes the same attempt number: the round of the rendezvous.
 
         An agent whose own ranks did not fail does not count a restart, so TORCHELASTIC_RESTART_COUNT differs.
         """
@@ -125,9 +126,9 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
             os.environ[ATTEMPT_VARIABLE] = str(self._inner._state_holder.state.round)
 
     def _forget_address(self) -> None:
-        """Have the nodes agree anew on the address of the ranks' store.
+        """Make the nodes agree again on the address of the ranks' store.
 
-        c10d's handler keeps the address of its first rendezvous and says it to nobody in later ones (torch 2.6 to
+        c10d's handler keeps the address of its first rendezvous, and does not share it in later ones (torch 2.6 to
         2.14). So a node that comes later, such as a spare, would wait for it in vain, and the others might keep the
         address of a node that has left.
         """
@@ -140,7 +141,7 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
         if advice.recommendation == STOP:
             report.say("the job is stopped")
             self._stays_out = True
-            with contextlib.suppress(Exception):  # the store may be gone, and then the other nodes end by that
+            with contextlib.suppress(Exception):  # if the store no longer exists, the other nodes end because of that
                 self._inner.set_closed()
             raise SystemExit(JOB_STOPPED)
         if advice.recommendation == EXCLUDE_NODE and advice.is_here:
@@ -151,8 +152,8 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
     def _leave(self) -> None:
         """Take this node out of the rendezvous, which continues without it.
 
-        torch has no call for this: its agents close the rendezvous for all nodes, or leave it to the others to notice.
-        So it takes parts of its handler that are not public, and does without where they are not there.
+        torch has no public call for this: its agents close the rendezvous for all nodes, or let the others notice. So
+        this uses private parts of torch's handler, if they exist.
         """
         self._stays_out = True
         with contextlib.suppress(AttributeError):
@@ -181,7 +182,7 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
         return found
 
     def shutdown(self) -> bool:
-        """As of the other handler; but a node that stays out does not close the rendezvous of the others."""
+        """Shut down the other handler, except on a node that stays out: it must not close the others' rendezvous."""
         self._membership.close()
         return True if self._stays_out else bool(self._inner.shutdown())
 

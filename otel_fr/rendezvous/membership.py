@@ -1,4 +1,4 @@
-"""Whether an agent ends its ranks because nodes join, which is no fault: a file tells the monitors of this node."""
+"""Informs the monitors of this node, with a file, if an agent ends its ranks because nodes join. This is no fault."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, Final
 from otel_fr.config import NODES_CHANGED_VARIABLE
 
 ONLY: Final = "only"
-"""What the file says if no node has left: then the ranks of this node end for no other reason."""
+"""Content of the file if no node has left: the ranks of this node then end for no other reason."""
 
 
 class Membership:
-    """The nodes of the attempt that runs, and those that want to join it.
+    """The nodes of the running attempt, and the nodes that want to join.
 
     Args:
-        inner: c10d's handler. Its state is not public; without it, nothing is known.
+        inner: c10d's handler. Its state is private. If it is missing, nothing is known.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -30,7 +30,7 @@ class Membership:
         self._round = 0
 
     def begin(self) -> None:
-        """An attempt begins: its ranks are started after this."""
+        """Begin an attempt. Its ranks are started after this."""
         os.environ.pop(NODES_CHANGED_VARIABLE, None)
         with contextlib.suppress(AttributeError, OSError):
             self._nodes = frozenset(self._inner._state_holder.state.participants)
@@ -39,7 +39,7 @@ class Membership:
             os.environ[NODES_CHANGED_VARIABLE] = str(self._folder / str(self._round))
 
     def look(self) -> bool:
-        """Whether new nodes wait, and all nodes of the attempt are there or wait with them; informs the monitors."""
+        """Return True if new nodes wait, and all nodes of the attempt are present or wait, too. Inform the monitors."""
         with contextlib.suppress(AttributeError, OSError):
             state = self._inner._state_holder.state
             waiting, left = set(state.wait_list), set(self._nodes) - set(state.participants)
@@ -52,6 +52,6 @@ class Membership:
         return False
 
     def close(self) -> None:
-        """The agent ends."""
+        """Remove the files, because the agent ends."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Ranks the nodes of a rendezvous in the order of the infrastructure, such as Slurm's.
+"""Orders the nodes of a rendezvous as the infrastructure does, such as Slurm.
 
-c10d ranks them by the text of their addresses, so that node-10 comes before node-9, and on Kubernetes by chance. The
-agents agree on another order in the store of the round, after c10d has said who takes part.
+c10d orders them by the text of their addresses: node-10 comes before node-9, and on Kubernetes the order is random. The
+agents agree on another order in the store of the round, once c10d has decided who takes part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ALL: Final = "all"
 
 
 def positions(numbers: Sequence[int | None]) -> list[int]:
-    """The rank of each node, by its number; nodes without one come last. Equal ones keep their order."""
+    """Return the rank of each node by its number. Nodes without a number come last. Equal nodes keep their order."""
     order = sorted(range(len(numbers)), key=lambda at: (numbers[at] is None, numbers[at] or 0, at))
     ranks = [0] * len(numbers)
     for rank, at in enumerate(order):
@@ -27,11 +27,11 @@ def positions(numbers: Sequence[int | None]) -> list[int]:
 
 
 class NodeOrder:
-    """The place of this node.
+    """This node's position in the order.
 
     Args:
-        number: of this node in the infrastructure; None: not known.
-        address: of this node; empty: its host name.
+        number: this node's number in the infrastructure; None: unknown.
+        address: this node's address; empty: its host name.
     """
 
     def __init__(self, number: int | None, address: str) -> None:
@@ -40,13 +40,14 @@ class NodeOrder:
         self._server: dist.TCPStore | None = None
 
     def apply(self, info: RendezvousInfo, shares_store: bool) -> RendezvousInfo:
-        """What c10d's rendezvous returned, with the rank of this node in the order. All nodes call it, once each.
+        """Return the result of c10d's rendezvous with this node's rank in the order. Each node must call this once.
 
         Args:
-            shares_store: ranks use a store of the agents, and do not make one of their own.
+            info: the result of c10d's rendezvous.
+            shares_store: True if ranks use a store of the agents and create none of their own.
 
         Raises:
-            Exception: whatever the store raises, such as when a node has gone.
+            Exception: whatever the store raises, for example if a node has ended.
         """
         if info.world_size < 2:
             return info
@@ -61,7 +62,7 @@ class NodeOrder:
         return RendezvousInfo(info.store, rank, info.world_size, address)
 
     def _exchange(self, store: dist.Store, rank: int, world_size: int) -> list[int]:
-        """The rank of each node in the order, by its rank of c10d."""
+        """Return the rank of each node in the order, by its rank in c10d."""
         store.set(str(rank), "" if self._number is None else str(self._number))
         if rank == 0:
             texts = [store.get(str(at)).decode() for at in range(world_size)]
@@ -70,6 +71,7 @@ class NodeOrder:
         return [int(text) for text in store.get(_ALL).decode().split(",")]
 
     def _serve(self) -> int:
-        """The port of a new store for the ranks: they would take what is left of an attempt before for their own."""
+        """Start a new store for the ranks and return its port. In an old store, they would find values of an earlier
+        attempt."""
         self._server = dist.TCPStore(host_name=self._address, port=0, is_master=True, multi_tenant=True)
         return int(self._server.port)
