@@ -23,7 +23,7 @@ PLAYER = SCRIPTS / "rank_with_monitor.py"
 
 @dataclass
 class Played:
-    """A rank that is played by a real process with a real monitor."""
+    """A rank played by a real process with a real monitor."""
 
     process: subprocess.Popen[str]
     monitor: int
@@ -50,7 +50,7 @@ class Played:
             return False
 
     def monitor_end(self) -> float:
-        """Wait for the monitor's end; seconds that took."""
+        """Wait for the monitor's end, and return the seconds that this took."""
         start = time.monotonic()
         while self.monitor_alive():
             if time.monotonic() - start > PATIENCE:
@@ -59,7 +59,7 @@ class Played:
         return time.monotonic() - start
 
     def end(self, do: str, **values: Any) -> int:
-        """Let the rank end; its exit status."""
+        """Let the rank end, and return its exit status."""
         self.send_command(do, **values)
         return self.process.wait(PATIENCE)
 
@@ -74,7 +74,7 @@ def environment(**values: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def play(folder: Path, env: Mapping[str, str]) -> Iterator[Played]:
-    """``env``: on top of a plain environment; ``OTEL_FR_DUMP_DIR`` is ``folder/dumps`` unless it says otherwise."""
+    """Start a rank. ``env``: added to a plain environment, in which ``OTEL_FR_DUMP_DIR`` is ``folder/dumps``."""
     folder.mkdir(parents=True, exist_ok=True)
     values = environment(**{"OTEL_FR_DUMP_DIR": str(folder / "dumps"), **env})
     with (folder / "stderr.txt").open("w") as stderr:

@@ -1,4 +1,4 @@
-"""What the recorder of NCCL's process groups leaves of a modelled job: files with all calls, or only with open ones."""
+"""Files of a modelled job as NCCL's recorder leaves them, with all calls or only with open ones."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def write_files(
     status: bool = True,
     absent: Container[int] = (),
 ) -> Path:
-    """One file per rank, ``_dump_RANK``, as a job that was stopped by its watchdog leaves them.
+    """Write one file per rank, ``_dump_RANK``, as a job that was stopped by its watchdog leaves them.
 
     Args:
-        status: with the last numbers of each group (``pg_status``). absent: ranks without a file.
+        status: with the last numbers of each group (``pg_status``).
+        absent: ranks without a file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     used = {op.group.id: op.group for program in machine.programs.values() for op in program}

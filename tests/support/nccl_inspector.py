@@ -1,4 +1,4 @@
-"""Files as NCCL Inspector writes them, made by the documented format: there is no NCCL here."""
+"""Files in NCCL Inspector's documented format, made here because there is no NCCL."""
 
 from __future__ import annotations
 

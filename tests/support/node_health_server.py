@@ -1,6 +1,6 @@
 """A node health service as nvidia-resiliency-ext asks it: nvhcd.HealthCheckService over a Unix socket.
 
-Its messages are written down here by hand, so that a wrong field number in otel-fr's own would show.
+Its messages are encoded here by hand, so that a wrong field number in otel-fr's own code would show.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def response(*, success: bool, exit_code: int = 0, output: str = "", error: str 
 
 @contextlib.contextmanager
 def running(path: Path, answer: bytes, *, delay: float = 0.0) -> Iterator[list[bytes]]:
-    """A service that answers each call so, after ``delay`` seconds; yields the requests that it receives."""
+    """Run a service that answers each call with ``answer``, after ``delay`` seconds. Yield its requests."""
     requests: list[bytes] = []
 
     def handle(request: bytes, _: grpc.ServicerContext) -> bytes:

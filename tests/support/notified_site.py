@@ -1,4 +1,4 @@
-"""A collector whose people are notified of waits only after a while, and what reaches them."""
+"""A collector that notifies people of waits only after a while, and the notifications that reach them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOLD = 30.0
 
 
 class Receiver(Outlet):
-    """Stands for Alertmanager, a webhook and Grafana: the kind and the category of each change that reaches it."""
+    """Stands for Alertmanager, a webhook and Grafana. Keeps kind and category of each change that reaches it."""
 
     name = "receiver"
 
@@ -34,7 +34,7 @@ class Receiver(Outlet):
 
 
 class Site:
-    """A collector whose people are notified after `HOLD`, and what they are told."""
+    """A collector that notifies people after `HOLD`, and their notifications."""
 
     def __init__(self, on: VirtualTime | None = None, **options: object) -> None:
         self.time = on or VirtualTime()

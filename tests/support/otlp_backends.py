@@ -1,4 +1,4 @@
-"""Servers that the collector forwards OTLP requests to; each keeps what it has taken."""
+"""Servers to which the collector forwards OTLP requests. Each keeps what it has accepted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.http_servers import Handler, http_server
 
 @dataclass
 class Backend:
-    """What a backend has taken, and how it answers."""
+    """What a backend has accepted, and how it answers."""
 
     taken: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     tried: list[float] = field(default_factory=list)
     busy: int = 0
-    """So many requests more are sent away."""
+    """How many further requests are refused as busy."""
     retry_after: float | None = None
     delay: float = 0.0
     refuses: bool = False
@@ -48,7 +48,7 @@ class Backend:
 
 @dataclass
 class MemoryBackend(Backend):
-    """One in the collector's process, without a port."""
+    """A backend in the collector's process, without a port."""
 
     name: str = "memory"
     is_down: bool = False

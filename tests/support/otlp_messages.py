@@ -1,4 +1,4 @@
-"""OTLP messages: attributes written and read, requests of a rank, and requests of spans that are not otel-fr's."""
+"""Writes and reads attributes, and makes requests of a rank and requests of spans that are not otel-fr's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def resource_of(values: Mapping[str, Any]) -> Resource:
 
 
 def rank_resource(rank: int, world: int = 4, job: str = "job", run: str = "0123456789abcdef") -> Resource:
-    """As of a rank, without where it runs."""
+    """Return the resource of a rank, without the place where it runs."""
     return resource_of({
         semconv.RANK: rank, semconv.WORLD_SIZE: world, semconv.JOB_ID: job, semconv.JOB_ATTEMPT: 0, semconv.RUN_ID: run,
     })  # fmt: skip
@@ -44,7 +44,7 @@ def logs_request(*entries: tuple[Resource, LogRecord]) -> bytes:
 
 
 def report_record(body: Mapping[str, Any] | str, event: str = semconv.EVENT_PROGRESS, at: float = 0.0) -> LogRecord:
-    """A rank report as a log record. ``at``: when it was made, in Unix seconds; 0: it does not say."""
+    """Return a rank report as a log record. ``at``: when it was made, in Unix seconds; 0: not stated."""
     text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
     stamp = max(0, int(at * 1e9))
     return LogRecord(event_name=event, body=AnyValue(string_value=text), time_unix_nano=stamp)
@@ -57,7 +57,7 @@ def spans_request(resource: Resource, spans: Iterable[Span]) -> bytes:
 
 
 def order_attributes(span: Span, last: Sequence[str], first: Sequence[str] = ()) -> None:
-    """Put attributes last, in the order of these keys, as monitors send what differs from call to call."""
+    """Put attributes last, in the order of these keys, as monitors send attributes that differ from call to call."""
 
     def place(item: KeyValue) -> int:
         return last.index(item.key) + 1 if item.key in last else -1 if item.key in first else 0
@@ -86,7 +86,7 @@ def attributes(items: Sequence[KeyValue]) -> dict[str, Any]:
 
 
 def spans(number: int, service: str = "web", size: int = 10, trace: bytes = b"") -> bytes:
-    """A request of one foreign span that no other number has."""
+    """Return a request of one foreign span that is different for each number."""
     span = Span(name=f"GET /{number}", trace_id=trace or number.to_bytes(16, "big"), span_id=number.to_bytes(8, "big"))
     span.attributes.append(attribute("padding", "x" * size))
     return spans_request(resource_of({"service.name": service}), [span])

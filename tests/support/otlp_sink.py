@@ -1,4 +1,4 @@
-"""OTLP receivers for tests: real servers, gRPC and HTTP, that keep what they are sent."""
+"""OTLP receivers for tests: real servers, gRPC and HTTP, that keep the requests that they receive."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COUNTS = {"enq": 0, "done": 0, "p2p": 0, "issued": 0, "ended": 0, "gone": False
 
 
 def _report(body: dict[str, Any]) -> dict[str, Any]:
-    """A rank report, also with those defaults that tests read as any other value."""
+    """Return a rank report, with those defaults added that tests read like any other value."""
     if "groups" not in body:
         return body
     found = {"inflight": [], "inflight_more": 0, "failed": [], **body}
@@ -44,7 +44,7 @@ def _report(body: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Event:
-    """``report``: empty for what is no rank report. ``request``: the number of the request that it came in."""
+    """``report``: empty if it is no rank report. ``request``: number of the request in which it came."""
 
     name: str
     report: dict[str, Any]
@@ -56,13 +56,15 @@ class Event:
 
 @dataclass
 class Sink:
-    """What has arrived.
+    """Everything that has arrived.
 
     Attributes:
-        watchers: the first request of each control stream. updates: further requests.
-        commands: each is sent on one stream; None ends it. has_queues: each stream has one of ``queues`` instead.
+        watchers: the first request of each control stream.
+        updates: further requests.
+        commands: each is sent on one stream; None ends it.
+        has_queues: each stream takes commands from one of ``queues`` instead.
         mode: "ok", "slow" (answers after ``delay`` seconds, or in another mode), "refuse" (a final error), "busy" (an
-            error to try again).
+            error after which to try again).
     """
 
     address: str = ""
@@ -118,7 +120,7 @@ class Sink:
             self._changed.notify_all()
 
     def wait(self, found: Callable[[], Any], timeout: float = PATIENCE, what: str = "") -> Any:
-        """What ``found`` returns, once it is true."""
+        """Return the result of ``found`` once it is true."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while not (result := found()):
@@ -133,14 +135,14 @@ class Sink:
         return [event for event in self.events if event.name == name]
 
     def events_named(self, name: str, count: int) -> list[Event]:
-        """All events of that name, once there are so many."""
+        """Return all events of that name, once there are ``count``."""
         self.wait(lambda: len(self.named(name)) >= count, what=f"{count} times {name}")
         return self.named(name)
 
     def event(
         self, name: str, timeout: float = PATIENCE, where: Callable[[dict[str, Any]], Any] = lambda _: True
     ) -> Event:
-        """The first event of that name."""
+        """Return the first event of that name."""
         found = self.wait(lambda: [e for e in self.named(name) if where(e.report)], timeout, what=name)
         assert isinstance(found[0], Event)
         return found[0]
@@ -150,7 +152,7 @@ _Request = trace_service_pb2.ExportTraceServiceRequest | logs_service_pb2.Export
 
 
 def _export(sink: Sink, service: str, request_type: type[_Request]) -> grpc.GenericRpcHandler[_Request, bytes]:
-    """OTLP's Export of one signal; a full success is an empty response."""
+    """OTLP's Export for one signal. A full success is an empty response."""
 
     def export(request: _Request, context: grpc.ServicerContext) -> bytes:
         _take(sink, request, context)
@@ -204,7 +206,7 @@ def _control(sink: Sink) -> grpc.GenericRpcHandler[WatchRequest, Command]:
 def grpc_sink(
     tls: tuple[Path, Path] | None = None, port: int = 0, control: bool = False, delay: float = 0.0, mode: str = "ok"
 ) -> Iterator[Sink]:
-    """``tls``: key and certificate. ``control``: offer the control service too."""
+    """Run a sink. ``tls``: key and certificate. ``control``: offer the control service, too."""
     sink = Sink(delay=delay, mode=mode)
     server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
     traces = _export(sink, TRACES.split("/")[1], trace_service_pb2.ExportTraceServiceRequest)

@@ -1,4 +1,4 @@
-"""Plays a job of N ranks towards a collector: their reports and spans, as docs/reference/telemetry.md defines them."""
+"""Plays a job of N ranks towards a collector, with reports and spans as docs/reference/telemetry.md defines them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ STALL = 1.0
 
 
 REPORT_SECONDS = 5.0
-"""For one of the regular reports: a collector that stops may never take the one that is on its way."""
+"""Time limit for one of the regular reports: a collector that stops may never take the report that is on its way."""
 
 
 class Sends(Protocol):
-    """Where a played job's requests go."""
+    """Takes a played job's requests."""
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes: ...
 
@@ -249,10 +249,10 @@ class RankPlayer:
 
 
 class Job:
-    """A job whose ranks report every ``period`` seconds, each on time as monitors do.
+    """A job whose ranks report every ``period`` seconds, on time, as monitors do.
 
     Args:
-        time: on which it runs.
+        time: the time on which it runs.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class Job:
         self.quiet()
 
     def quiet(self) -> None:
-        """No more reports."""
+        """End the regular reports."""
         self._stop()
 
     def _report(self) -> None:
@@ -295,24 +295,24 @@ class Job:
                     rank.send_report(seconds=REPORT_SECONDS)
 
     def step(self, group: Group | None = None, op: str = "all_reduce", **more: Any) -> None:
-        """One collective that all members join and complete."""
+        """Make one collective that all members join and complete."""
         group = group or self.world
         calls = [self.ranks[rank].issue(group, op, **more) for rank in group.ranks]
         for call in calls:
             self.ranks[call.rank].complete(call)
 
     def skip(self, culprit: int, group: Group | None = None) -> list[Issued]:
-        """One collective that all members but one join."""
+        """Make one collective that all members but one join."""
         group = group or self.world
         return [self.ranks[rank].issue(group) for rank in group.ranks if rank != culprit]
 
     def hang(self, culprit: int) -> list[Issued]:
-        """A collective that all ranks complete, and then one that all but one join."""
+        """Make a collective that all ranks complete, and then one that all but one join."""
         self.step()
         return self.skip(culprit)
 
     def go_on(self, waiting: list[Issued]) -> None:
-        """The absent members join as well, and all complete."""
+        """Let the absent members join as well, and all complete."""
         group = waiting[0].group
         absent = set(group.ranks) - {call.rank for call in waiting}
         for call in [*waiting, *(self.ranks[rank].issue(group) for rank in sorted(absent))]:

@@ -15,9 +15,9 @@ _reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port below those that outgoing connections get: none of them takes it before the program does.
+    """Return a port below those of outgoing connections, so that none of them takes it before the program does.
 
-    Nor does another test process get it from here, as long as this one lives.
+    No other test process gets it from this function while this process lives.
     """
     chance = random.SystemRandom()  # the usual generator has the same seed in all processes of a test run
     last = int(_OUTGOING.read_text().split()[0])
@@ -34,7 +34,11 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> None:
-    """By a name in Linux's abstract namespace, which ends with the process. Raises OSError if another has it."""
+    """Reserve a port by a name in Linux's abstract namespace, which ends with the process.
+
+    Raises:
+        OSError: another process has it.
+    """
     name = socket.socket(socket.AF_UNIX)
     name.bind(f"\0otel-fr-test-port-{port}")
     _reserved.append(name)

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests, as Debian's package ``postgresql`` has it."""
+"""A real PostgreSQL server for tests, from Debian's package ``postgresql``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PASSWORD = "not-to-be-shown:/@"
 
 
 def binaries() -> Path | None:
-    """The folder of the server's programs: of ``OTEL_FR_POSTGRES_BIN``, of PATH, or Debian's newest."""
+    """Return the folder of the server's programs: ``OTEL_FR_POSTGRES_BIN``, the one on PATH, or Debian's newest."""
     named = os.environ.get("OTEL_FR_POSTGRES_BIN")
     found = shutil.which("initdb")
     folders = [Path(named)] if named else []
@@ -37,7 +37,7 @@ def binaries() -> Path | None:
 
 
 class PostgresServer:
-    """One server with a folder of its own, which `kill` and `start` end and begin."""
+    """One server with a folder of its own. `kill` ends it, and `start` starts it again."""
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self._folder = folder
@@ -59,7 +59,7 @@ class PostgresServer:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder)
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         settings = {
             "port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": self._folder,
             "fsync": "off", "shared_buffers": "16MB", "max_connections": "60",
@@ -80,12 +80,12 @@ class PostgresServer:
         return False
 
     def kill(self) -> None:
-        """SIGKILL, to the server and to the processes of its connections: nothing is written any more.
+        """Send SIGKILL to the server and to the processes of its connections: nothing is written any more.
 
-        No other server starts in its folder as long as one of them lives, for each has the shared memory.
+        No other server starts in its folder while one of them lives, because each has the shared memory.
         """
         assert self.process is not None
-        os.kill(self.process.pid, signal.SIGSTOP)  # from now on it starts none
+        os.kill(self.process.pid, signal.SIGSTOP)  # so that it starts no further process
         with contextlib.ExitStack() as stack:
             ends = []
             for one in self._others():
@@ -99,20 +99,20 @@ class PostgresServer:
         (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def send(self, number: int) -> None:
-        """A signal to all of its processes, such as SIGSTOP."""
+        """Send a signal, such as SIGSTOP, to all of the server's processes."""
         assert self.process is not None
         for one in [self.process.pid, *self._others()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, number)
 
     def _others(self) -> list[int]:
-        """Its processes but the first; each has its own process group."""
+        """Return its processes except the first; each has its own process group."""
         assert self.process is not None
         main = self.process.pid
         return [int(one) for one in Path(f"/proc/{main}/task/{main}/children").read_text().split()]
 
     def new_database(self) -> str:
-        """The URL of an empty database."""
+        """Return the URL of an empty database."""
         self._count += 1
         name = f"test_{self._count}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as db:
@@ -121,7 +121,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def on_tmpfs(self, options: str) -> Iterator[tuple[str, Path]]:
-        """The URL of an empty database whose tables are in a small tmpfs, and the folder of that."""
+        """Yield the URL of an empty database whose tables are in a small tmpfs, and that folder."""
         user = pwd.getpwnam(USER) if os.getuid() == 0 else pwd.getpwuid(os.getuid())
         folder = self._folder / "small"
         with tmpfs(folder, f"{options},mode=700,uid={user.pw_uid},gid={user.pw_gid}"):
@@ -141,13 +141,13 @@ class PostgresServer:
 
 @contextlib.contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """A server that runs; skips the test if there is none on this machine."""
+    """Run a server. Skips the test if there is none on this machine."""
     programs = binaries()
     if programs is None:
         pytest.skip("PostgreSQL's server is not installed (Debian: postgresql), nor named by OTEL_FR_POSTGRES_BIN")
     if os.getuid() == 0 and not _has_user():
         pytest.skip(f"PostgreSQL's server refuses to run as root, and there is no user {USER}")
-    # Not pytest's folder, which only its own user may enter.
+    # Not in pytest's folder, which only the user of pytest may enter.
     with tempfile.TemporaryDirectory(prefix="otel-fr-postgres-", ignore_cleanup_errors=True) as name:
         server = PostgresServer(Path(name), programs)
         server.start()
@@ -166,5 +166,5 @@ def _has_user() -> bool:
 
 
 def _as_user() -> list[str]:
-    """The server refuses to run as root."""
+    """Return a command prefix, because the server refuses to run as root."""
     return ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"] if os.getuid() == 0 else []

@@ -1,4 +1,4 @@
-"""NCCL's RAS, as its protocol and its JSON are documented: there is no NCCL here, so the server is made."""
+"""A server that follows the documented protocol and JSON of NCCL's RAS, because there is no NCCL here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMUNICATOR = "0x7f8c496ae9f661"
 
 
 def rank(number: int, pid: int, counts: Mapping[str, int] | None = None, **status: Any) -> dict[str, Any]:
-    """A rank that answered. ``status``: what differs from a healthy one's."""
+    """A rank that answered. ``status``: keys that differ from those of a healthy rank."""
     values = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
     return {
         "rank": number,
@@ -34,7 +34,7 @@ def missing(number: int, pid: int, *, dead: bool = False) -> dict[str, Any]:
 
 
 def without_comma(text: str) -> str:
-    """The answer as NCCL 2.28 writes it where a rank is missing."""
+    """Return the answer as NCCL 2.28 writes it if a rank is missing."""
     return re.sub(r'("nvml_dev": \d+),(\s*"status": {\s*"unresponsive")', r"\1\2", text)
 
 
@@ -68,9 +68,15 @@ def answer(*communicators: dict[str, Any], timeouts: int = 0) -> str:
 
 
 class RasServer:
-    """Attributes: text: what it answers. diagnostics: likewise; None: as NCCL before 2.31. knows_json: False: as NCCL
-    before 2.28. silent: connections that it accepts and does not answer, as a stopped process does. drop_seconds: not
-    0: it sends a byte so often, and no line's end. drops: bytes that it sent so. commands: what it was told."""
+    """A server of RAS.
+
+    Attributes:
+        text: its answer. diagnostics: likewise; None: as NCCL before 2.31.
+        knows_json: False: as NCCL before 2.28.
+        silent: it accepts connections and does not answer, as a stopped process does.
+        drop_seconds: not 0: it sends a byte so often, and no line's end. drops: bytes that it sent so.
+        commands: the commands that it received.
+    """
 
     def __init__(self) -> None:
         self.text = answer()

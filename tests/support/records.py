@@ -11,7 +11,7 @@ SITE = SiteDef((("train.py", 1, "step"),))
 
 
 def made_record(number: int, seconds: float | None, signature: SignatureDef, /, **more: Any) -> Record:
-    """The call with that number, enqueued in that second. ``seconds``: that it took; None: it has not ended."""
+    """The call with that number, enqueued in that second. ``seconds``: how long it took; None: it has not ended."""
     issued = number * 10**9
     record = Record(
         record_id=number,

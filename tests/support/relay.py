@@ -1,4 +1,4 @@
-"""A TCP relay whose network can be cut: connections stay open, and nothing passes."""
+"""A TCP relay whose network can be cut: connections stay open, but nothing passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BLOCK = 1 << 16
 
 
 class Relay:
-    """Passes connections to a port of its own on to an address, in a context.
+    """Passes connections to a port of its own on to an address, during a ``with`` block.
 
     Attributes:
         port: on 127.0.0.1.
@@ -42,20 +42,20 @@ class Relay:
             one.close()
 
     def cut(self, seconds: float) -> None:
-        """Cut the network for so long; returns when it is there again."""
+        """Cut the network for so many seconds, and return when it is there again."""
         self.stop()
         time.sleep(seconds)
         self.go_on()
 
     def stop(self) -> None:
-        """Nothing passes from now on."""
+        """Let nothing pass from now on."""
         self._is_open.clear()
 
     def go_on(self) -> None:
         self._is_open.set()
 
     def lose(self) -> None:
-        """Nothing passes on the connections that are there; later ones work. Their ends do not notice."""
+        """Let nothing pass on existing connections; later ones work. Their ends do not notice."""
         self._is_open.clear()
         self._lost.append(self._is_open)
         self._is_open = threading.Event()

@@ -1,4 +1,4 @@
-"""Skips that fail in continuous integration (``OTEL_FR_TEST_REQUIRE=1``), for what they need can be installed."""
+"""Skips that fail in continuous integration (``OTEL_FR_TEST_REQUIRE=1``), because what they need can be installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACCEPTED = re.compile(
 
 
 def failure(reason: object) -> str:
-    """Why a skip is a failure; "": it is none. ``reason``: pytest's ``longrepr`` of the skip."""
+    """Say why a skip is a failure; "": it is none. ``reason``: pytest's ``longrepr`` of the skip."""
     text = str(reason[2] if isinstance(reason, tuple) else reason)
     if not REQUIRED or ACCEPTED.search(text) or any(re.search(rf"\b{re.escape(name)}\b", text) for name in MISSING):
         return ""

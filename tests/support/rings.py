@@ -25,7 +25,7 @@ from otel_fr.ring import (
 
 _UNTOLD = ("gather_into_tensor", "destroy_process_group", "abort_process_group")
 OPERATIONS = tuple(name for name in operations.OPERATIONS if name not in _UNTOLD)
-"""Those that PyTorch's analyzer knows, or whose calls it can be told otherwise."""
+"""Operations that PyTorch's analyzer knows, or whose calls can be shown to it in another way."""
 
 FRAME = ("/home/user/train.py", 42, "step")
 RANKS = (0, 1, 2, 3)
@@ -34,7 +34,7 @@ SIDES = {"input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "input_
 
 
 def signature(operation: str, sizes: Sequence[Sequence[int]] = ((3, 4),), **fields: Any) -> SignatureDef:
-    """A signature with as many Floats as sizes on both sides, unless ``fields`` says otherwise."""
+    """A signature with as many Floats as sizes on both sides, except for ``fields``."""
     shapes = tuple(tuple(size) for size in sizes)
     values: dict[str, Any] = {
         "operation": operation,
@@ -57,7 +57,7 @@ def signature(operation: str, sizes: Sequence[Sequence[int]] = ((3, 4),), **fiel
 
 
 def float_signature(operation: str = "all_reduce", **fields: Any) -> SignatureDef:
-    """A sum over one tensor of 3 x 4 Floats, unless ``fields`` says otherwise."""
+    """A sum over one tensor of 3 x 4 Floats, except for ``fields``."""
     return signature(operation, **{"reduce_op": "sum", "input_bytes": 48, "output_bytes": 48, **fields})
 
 
@@ -86,7 +86,7 @@ class RankRing:
         self.rank = rank
         self._now = now
         self.thread = "MainThread"
-        """In which the next calls are made."""
+        """The thread of the next calls."""
         folder.mkdir(parents=True, exist_ok=True)
         self.writer = RingWriter.create([folder], f"rank{rank}", capacity, facts)
         self._groups: dict[str, tuple[int, list[int]]] = {}
@@ -98,7 +98,7 @@ class RankRing:
         self._groups[name] = (self.writer.add_group(definition), [0, 0, 0])
 
     def remove_group(self, name: str) -> None:
-        """The rank has destroyed it."""
+        """Note that the rank has destroyed the group."""
         self.writer.remove_group(self._groups[name][0])
 
     def call(

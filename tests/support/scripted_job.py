@@ -1,6 +1,7 @@
-"""A job whose calls and endings are given, played towards a collector's service by a clock of the test's own.
+"""A job with given calls and endings, played towards a collector's service on the test's own clock.
 
-Reports and spans come as late as the test says, those of one rank in order. No gRPC, no OTLP: what a run takes in.
+Reports and spans come as late as the test says, and those of one rank in order. No gRPC and no OTLP: a run receives
+Python objects.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Scripted:
     """A call. Times in seconds of the test's clock.
 
     Attributes:
-        ended: None: it stays in flight. error: it fails then.
+        ended: None: it stays in flight.
+        error: with it, it fails then.
         begun: when its device was seen to have begun it; None: when it was issued.
     """
 
@@ -77,7 +79,7 @@ class Scripted:
 
 @dataclass
 class Told:
-    """What a collector tells of the causes it knows, at one moment."""
+    """What a collector says about the causes that it knows, at one moment."""
 
     now: float
     causes: list[tuple[str, CategoryName, tuple[int, ...]]]
@@ -86,13 +88,13 @@ class Told:
 
 @dataclass
 class ScriptedJob:
-    """The job, and the collector that hears of it.
+    """The job, and the collector that receives its reports.
 
     Attributes:
-        calls: of all ranks, those of one rank in the order in which it made them.
-        raises: by rank, when an exception ends it. stopped: by rank, when its launcher ends it by SIGTERM.
-        begins: by rank, when its monitor begins to report.
-        report_delay, span_delay: seconds that the reports, the spans of a rank take to come.
+        calls: of all ranks; those of one rank in the order in which it made them.
+        raises: rank -> when an exception ends it. stopped: rank -> when its launcher ends it by SIGTERM.
+        begins: rank -> when its monitor begins to report.
+        report_delay, span_delay: rank -> seconds that its reports, and its spans, take to come.
     """
 
     world: Group
@@ -120,7 +122,7 @@ class ScriptedJob:
         return run
 
     def play(self, until: float) -> list[tuple[str, CategoryName, tuple[int, ...]]]:
-        """Play it up to that time; returns the causes in the end. `history` has them all, as they changed."""
+        """Play the job up to that time, and return the final causes. `history` has all of them, as they changed."""
         order = itertools.count()
         due = [(at, next(order), take) for at, take in self._events(until)]
         heapq.heapify(due)

@@ -22,7 +22,7 @@ class Clock:
 
 
 def new_service(clock: Clock | None = None, *outlets: Outlet, metrics: Metrics | None = None, **more: Any) -> Service:
-    """``clock``: None: the machine's."""
+    """Return a service. ``clock``: None: the machine's."""
     metrics = metrics or Metrics()
     if clock is not None:
         more |= {"clock": lambda: clock.now, "wall": lambda: clock.wall}
@@ -30,12 +30,12 @@ def new_service(clock: Clock | None = None, *outlets: Outlet, metrics: Metrics |
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float:
-    """A metric's; 0 if it is not served."""
+    """Return the value of a metric; 0 if it is not served."""
     return metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 def internal_errors(metrics: Metrics) -> float:
-    """Of all parts."""
+    """Return the number of internal errors of all parts."""
     return sum(
         one.value for family in metrics.errors.collect() for one in family.samples if one.name.endswith("_total")
     )

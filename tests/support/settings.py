@@ -1,4 +1,4 @@
-"""The collector's settings, read as the collector reads them at its start."""
+"""Reads the collector's settings as the collector does at its start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_fr_collector.settings import Settings
 def load_settings(
     command_line: str = "", env: dict[str, str] | None = None, file: str | None = None, folder: Path | None = None
 ) -> Settings:
-    """From a command line, the environment and the text of a configuration file, which is put into ``folder``."""
+    """Read a command line, the environment, and a configuration file's text, which is written to ``folder``."""
     parser = argparse.ArgumentParser()
     loading.add_arguments(parser)
     arguments = command_line.split()

@@ -24,8 +24,8 @@ from tests.support.waiting import PATIENCE
 class SimulatedDevice:
     """A torch with CUDA on the simulated device, and otel-fr beside it.
 
-    What starts programs takes ``faults`` (SIMDEV_FAULTS), ``control`` (a file of faults that may change while the job
-    runs), and ``env`` (what is added to its environment).
+    Methods that start programs take ``faults`` (SIMDEV_FAULTS), ``control`` (a file of faults that may change while the
+    job runs) and ``env`` (added to its environment).
     """
 
     place: Place
@@ -39,7 +39,7 @@ class SimulatedDevice:
         return self.place.bin
 
     def env(self, faults: str = "", control: Path | None = None, env: dict[str, str] | None = None) -> dict[str, str]:
-        """What is added to the environment of a program of this torch; ``env`` goes before the rest."""
+        """Return what is added to the environment of a program of this torch. ``env`` takes precedence."""
         found = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "XDG_CACHE_HOME": str(CACHE)}
         if faults:
             found["SIMDEV_FAULTS"] = faults
@@ -50,10 +50,10 @@ class SimulatedDevice:
     def started(
         self, folder: Path, script: Path | str, *arguments: str, nproc: int = 2, **settings: Any
     ) -> contextlib.AbstractContextManager[torchrun.Started]:
-        """A job under torchrun that runs while the block does."""
+        """Run a job under torchrun during the block."""
         env = self.env(**settings)
         program: Sequence[str] = warm.torchrun(str(self.python))
-        if warm.FRESH or any(name.startswith("SIMDEV_") for name in env):  # which is read as torch is imported
+        if warm.FRESH or any(name.startswith("SIMDEV_") for name in env):  # read when torch is imported
             program = [str(self.python), "-m", "torch.distributed.run"]
         return torchrun.started(folder, str(script), *arguments, nproc=nproc, env=env, program=program)
 
@@ -70,7 +70,7 @@ class SimulatedDevice:
 
 
 def find() -> SimulatedDevice:
-    """The simulated device with the torch that the tests are written for."""
+    """Return the simulated device with the torch for which the tests are written."""
     place = Place(DEFAULT_TORCH)
     if not place.is_ready():
         pytest.skip("the simulated device is not set up for the present sources: make simulated-device")

@@ -50,7 +50,7 @@ ENGINE = "python"
 
 
 def environment(folder: Path, **extra: str) -> dict[str, str]:
-    """Rings and files go to ``folder``."""
+    """Return an environment in which rings and files go to ``folder``."""
     extra = {**engines.settings(ENGINE), **extra}
     own = {"OTEL_FR_RING_DIR": str(folder), "OTEL_FR_DUMP_DIR": str(folder / "dumps"), "HOME": str(folder)}
     return {**os.environ, "OMP_NUM_THREADS": "1", **own, **extra}
@@ -70,17 +70,17 @@ def _start(program: Path, env: dict[str, str], seconds: float) -> subprocess.Com
 
 
 start: Callable[[Path, dict[str, str], float], subprocess.CompletedProcess[str]] = _start
-"""Runs a program with an environment, for so many seconds at most; the fixture ``warm`` sets another."""
+"""Runs a program with an environment, for at most so many seconds. The fixture ``warm`` sets another function."""
 
 
 def run(folder: Path, body: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    """Run ``body`` after `PRELUDE`; ``OTEL_FR_ENABLED`` is 1 unless ``extra`` says otherwise."""
+    """Run ``body`` after `PRELUDE`. ``OTEL_FR_ENABLED`` is 1 unless ``extra`` has it."""
     program = write(folder, body)
     return start(program, environment(folder, **{"OTEL_FR_ENABLED": "1", **extra}), PATIENCE)
 
 
 def succeed(folder: Path, body: str, **extra: str) -> str:
-    """As `run`; the program must end well. Returns what it printed, without the lines that gloo prints (torch 2.9)."""
+    """Like `run`, but the program must end well. Returns its output without gloo's lines (torch 2.9)."""
     done = run(folder, body, **extra)
     assert done.returncode == 0, done.stderr[-4000:]
     return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith("[Gloo]"))

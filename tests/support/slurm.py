@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE, until
 
 PATH = f"/usr/sbin{os.pathsep}{os.environ['PATH']}"
 NODES = ("127.0.0.1", "127.0.0.2")
-"""Names that are addresses, too: jobs connect to their first node by name."""
+"""Names of nodes that are also addresses: jobs connect to their first node by name."""
 _PROGRAMS = {name: shutil.which(name, path=PATH) for name in ("slurmctld", "slurmd", "sbatch", "srun")}
 
 needs_slurm = pytest.mark.skipif(
@@ -59,7 +59,7 @@ class Slurm:
     configuration: Path
 
     def command(self, *command: str, env: Mapping[str, str] | None = None) -> str:
-        """Standard output of a command, which must succeed within the tests' patience."""
+        """Return the standard output of a command, which must succeed within the tests' patience."""
         merged = {**os.environ, **(env or {}), "SLURM_CONF": str(self.configuration)}
         merged["PATH"] = f"{merged['PATH']}{os.pathsep}/usr/sbin"
         done = subprocess.run(command, env=merged, capture_output=True, text=True, timeout=PATIENCE)
@@ -67,22 +67,22 @@ class Slurm:
         return done.stdout
 
     def submit(self, *command: str, env: Mapping[str, str]) -> str:
-        """Submit a batch job; its id."""
+        """Submit a batch job, and return its id."""
         return self.command("sbatch", "--parsable", *command, env=env).strip()
 
     def state(self, job: str) -> str:
-        """Such as RUNNING or COMPLETED."""
+        """Return a job's state, such as RUNNING or COMPLETED."""
         fields = self.command("scontrol", "show", "job", job).split()
         return next(field.removeprefix("JobState=") for field in fields if field.startswith("JobState="))
 
     def ended(self, job: str) -> str:
-        """The state in which a job has ended."""
+        """Wait for a job's end, and return its final state."""
         return until(lambda: state if (state := self.state(job)) not in {"PENDING", "RUNNING", "COMPLETING"} else None)
 
 
 @contextlib.contextmanager
 def slurm(folder: Path) -> Iterator[Slurm]:
-    """A cluster that runs in the block."""
+    """Run a cluster during the block."""
     (folder / "state").mkdir(parents=True)
     for node in NODES:
         (folder / node).mkdir()

@@ -1,4 +1,4 @@
-"""The collector's HTTP side over a job of any size, set up at once: thousands of ranks, each in ten process groups."""
+"""The collector's HTTP side for a job of any size, set up at once: thousands of ranks, each in ten process groups."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ AHEAD = 3_600.0
 
 
 class Monitors:
-    """Those of a staged run."""
+    """The monitors of a staged run."""
 
     watcher: Watcher
 
@@ -51,7 +51,7 @@ class Monitors:
         self._stage = stage
 
     def next_command(self) -> control_pb2.Command:
-        """The next one, awaited."""
+        """Wait for the next command, and return it."""
 
         async def take() -> bytes:
             async for command in self.watcher:
@@ -62,7 +62,7 @@ class Monitors:
 
 
 class Stage:
-    """A server at ``url`` whose state tests change by `do`, in its event loop."""
+    """A server at ``url``. Tests change its state with `do`, in its event loop."""
 
     def __init__(self) -> None:
         self.service = Service(metrics := Metrics(), Outlets(metrics))
@@ -100,7 +100,7 @@ class Stage:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
 
     def job(self, world: int, name: str = "job-7", run_id: str = "") -> Run:
-        """A job whose ranks all run and are level in every group; not shown before `do` has run."""
+        """Make a job whose ranks all run and are level in every group. It is shown only after `do` has run."""
         now = time.monotonic()
         run = Run(RunId(name, 0, run_id or f"run-{name}"), now, now + AHEAD, world_size=world)
         everyone = range(world)
@@ -127,7 +127,7 @@ class Stage:
         return job_key(run.id)
 
     def hang(self, run: Run, culprit: int, *, with_consequence: bool = False) -> CollectorIncidentData:
-        """All ranks but one wait in the next collective of the world's group, and it is published."""
+        """Let all ranks but one wait in the next collective of the world's group, and publish it."""
         return self.do(self._hang(run, culprit, with_consequence))
 
     async def _hang(self, run: Run, culprit: int, with_consequence: bool) -> CollectorIncidentData:
@@ -170,7 +170,7 @@ class Stage:
         return self.publish(run, [finding, later] if with_consequence else [finding], now)[0].data
 
     def publish(self, run: Run, findings: list[Finding], now: float) -> list[IncidentChange]:
-        """In the event loop: what the engine finds in a run, published."""
+        """Publish the engine's findings about a run. Call in the event loop."""
         book, keys = self.service.book, {one.key for one in findings}
         over = {one.id for one in book.open_faults(run.id) if keys.isdisjoint(one.keys)}
         changes = book.update(run, findings, now=now, wall=time.time(), enqueued={}, over=over)
@@ -207,7 +207,7 @@ class Stage:
         self.do(fill())
 
     def watch(self, run: Run) -> Monitors:
-        """Monitors of the run that take commands."""
+        """Return monitors of the run that take commands."""
         return self.do(self._watch(run))
 
     async def _watch(self, run: Run) -> Monitors:
@@ -219,7 +219,7 @@ class Stage:
         return monitors
 
     def answer_stacks(self, run: Run, functions: dict[int, str]) -> None:
-        """What the ranks' monitors send: each is in a function of its own in line 42 of the script."""
+        """Send the stacks of the ranks' monitors: each rank is in a function of its own in line 42 of the script."""
 
         async def answer() -> None:
             for rank, name in functions.items():
@@ -229,7 +229,7 @@ class Stage:
         self.do(answer())
 
     def end(self, run: Run) -> None:
-        """The job has ended well, so long ago that its run is dropped."""
+        """Let the job have ended well, so long ago that its run is dropped."""
 
         async def drop() -> None:
             for state in run.ranks.values():
@@ -240,7 +240,7 @@ class Stage:
         self.do(drop())
 
     def recover(self, run: Run) -> None:
-        """The fault is over."""
+        """Let the fault be over."""
 
         async def end() -> None:
             self.publish(run, [], time.monotonic())

@@ -1,4 +1,4 @@
-"""Stores as collectors have them, for tests of what uses one; and databases without the thread that writes them."""
+"""Stores as collectors have them, for tests of their users; and databases without the writing thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from otel_fr_collector.storage.store import Store
 
 
 class _Direct:
-    """The methods of `Store`, written when they return."""
+    """The methods of `Store`. Data is written when they return."""
 
     _wall: Callable[[], float]
 
@@ -43,7 +43,7 @@ class DirectSqlite(SqliteBackend, _Direct):
 
 
 class DirectPostgres(PostgresBackend, _Direct):
-    """A database of a server, used without a thread."""
+    """A database on a server, used without a thread."""
 
 
 def sqlite_store(

@@ -1,4 +1,4 @@
-"""A command at a terminal of a given size, driven by keys. The screen is what its output has drawn, without colours."""
+"""A command at a terminal of a given size, driven by keys. The screen is what its output draws, without colours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Terminal:
     """A process and its terminal.
 
     Attributes:
-        output: all bytes that it has written so far.
+        output: all bytes that the process has written so far.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Terminal:
         os.write(self._main, keys.encode())
 
     def text(self, since: int = 0) -> str:
-        """What was written, from byte ``since``, without control sequences."""
+        """Return the output from byte ``since`` on, without control sequences."""
         self._read()
         return _CONTROL.sub(b"", self.output[since:]).decode(errors="replace")
 
     def shows(self, text: str, since: int = 0) -> bool:
-        """Wait until the text, with any space between its words, was written."""
+        """Wait until the text is written, with any space between its words."""
         wanted = " ".join(text.split())
         return bool(wait_for(lambda: wanted in " ".join(self.text(since).split())))
 
@@ -59,7 +59,7 @@ class Terminal:
         return termios.tcgetattr(self._main)
 
     def ended(self) -> int:
-        """Wait for the process's end; its exit status."""
+        """Wait for the process's end, and return its exit status."""
         assert wait_for(lambda: self.text() is not None and self.process.poll() is not None), self.text()
         self._read()
         return self.process.wait(PATIENCE)
@@ -83,7 +83,7 @@ class Terminal:
 def terminal(
     command: Sequence[str], *, columns: int = 80, lines: int = 24, env: Mapping[str, str] = os.environ
 ) -> Iterator[Terminal]:
-    """A command at a terminal; killed at the end of the block if it still runs."""
+    """Run a command at a terminal. At the end of the block it is killed if it still runs."""
     found = Terminal(command, columns=columns, lines=lines, env=env)
     try:
         yield found

@@ -1,4 +1,4 @@
-"""Time as tests have it: the machine's, or one that passes only when a test lets it."""
+"""Time as tests use it: the machine's, or virtual time that passes only when a test lets it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.waiting import PATIENCE, wait_for
 _T = TypeVar("_T")
 
 STEP = 0.1
-"""Seconds of virtual time between two looks at what a test waits for."""
+"""Seconds of virtual time between two checks of a wait."""
 VIRTUAL_PATIENCE = 60.0
-"""Seconds of virtual time after which something that was to happen counts as not happening."""
+"""Seconds of virtual time after which a wait fails."""
 _ROUNDING = 1e-6
 
 
 class Time(Protocol):
-    """What a played job and the tests of it need of time."""
+    """What a played job and its tests need of time."""
 
     def monotonic(self) -> float: ...
 
@@ -30,14 +30,14 @@ class Time(Protocol):
         """Unix time in seconds."""
 
     def wait_for(self, look: Callable[[], _T]) -> _T:
-        """What ``look`` returns as soon as that is true; what it returns at the end of the patience otherwise."""
+        """Return the result of ``look`` as soon as it is true, or its last result at the end of the patience."""
 
     def every(self, period: float, work: Callable[[], None]) -> Callable[[], None]:
-        """Call ``work`` every ``period`` seconds, until the function that is returned is called."""
+        """Call ``work`` every ``period`` seconds until the returned function is called."""
 
 
 class RealTime:
-    """The machine's."""
+    """The machine's time."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -49,7 +49,7 @@ class RealTime:
         return wait_for(look)
 
     def every(self, period: float, work: Callable[[], None]) -> Callable[[], None]:
-        """In a thread of its own."""
+        """Run ``work`` in a thread of its own."""
         over = threading.Event()
 
         def repeat() -> None:
@@ -76,7 +76,7 @@ class _Repeated:
 
 
 class VirtualTime:
-    """`advance` lets it pass, and does what is due meanwhile, one after the other."""
+    """Time that `advance` lets pass. It does what is due meanwhile, one after the other."""
 
     def __init__(self) -> None:
         self._now = 1_000.0
@@ -91,7 +91,7 @@ class VirtualTime:
         return self._epoch + self._now
 
     def take(self, seconds: float) -> None:
-        """What the caller does takes so long; nothing else happens meanwhile."""
+        """Let the caller's work take so many seconds; nothing else happens meanwhile."""
         self._now += seconds
 
     def advance(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What imaginary ranks report, taken by a collector's run."""
+"""Reports of imaginary ranks, taken by a collector's run."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ _STATES = {CallState.IN_FLIGHT: "scheduled", CallState.COMPLETED: "completed", C
 
 
 def new_run(name: str = "r", **more: Any) -> Run:
-    """A run of its own."""
+    """Make a run."""
     return Run(RunId("job", 0, name), 0.0, 0.0, **more)
 
 
 def run_in(runs: Runs, name: str = "r", now: float = 0.0, *, job: str = "job", attempt: int = 0) -> Run:
-    """The run of that name, for which there is room."""
+    """Return the run of that name, for which there is room."""
     run = runs.get(RunId(job, attempt, name), now)
     assert run is not None
     return run
 
 
 def rank_in(run: Run, rank: int) -> RankState:
-    """A rank of it, for which there is room."""
+    """Return a rank of the run, for which there is room."""
     state = run.rank_state(rank)
     assert state is not None
     return state
 
 
 def group_in(run: Run, group: Group) -> GroupState:
-    """A group of it, for which there is room."""
+    """Return a group of the run, for which there is room."""
     state = run.group_state(group, len(group.ranks))
     assert state is not None
     return state
 
 
 def wait_alone(run: Run, world: int = 2, stall: float = 1.0) -> None:
-    """A rank waits from 0 to 2 s in a collective of all; nothing was ever heard of the others."""
+    """Let a rank wait from 0 to 2 s in a collective of all ranks. Nothing was ever heard of the others."""
     run.note_origin(0, place=Place("h"), world_size=world, resource={}, now=0.0)
     run.group_state(Group("g", "0", "default_pg", ()), world)
     waits = RankCall(0, 1, "g", "collective", 1, SUM, CallState.IN_FLIGHT, enqueued_at=0.0)
@@ -57,7 +57,7 @@ def wait_alone(run: Run, world: int = 2, stall: float = 1.0) -> None:
 
 
 def told(call: RankCall, now: float) -> ReportedCall:
-    """A call as a report has it that is made ``now``; one in flight that nobody waits for is queued, or posted."""
+    """Return a call as a report made ``now`` has it. A call in flight that nobody waits for is queued, or posted."""
     signature, is_open = call.signature, call.state in UNENDED
     new = signature.new_group
     return ReportedCall(
@@ -81,7 +81,7 @@ def told_group(group: Group, enqueued: int = 0, completed: int = 0, **values: An
 
 
 def take(run: Run, rank: int, number: int = 1, **more: Any) -> None:
-    """Take a report with these keys; it shares no object with others."""
+    """Take a report with these keys. It shares no object with other reports."""
     body = {"v": 1, "rank": rank, "n": number, "groups": [], **more}
     run.apply(parse(json.dumps(body)), Interner(), now=0.0)
 
@@ -89,7 +89,11 @@ def take(run: Run, rank: int, number: int = 1, **more: Any) -> None:
 def apply(
     run: Run, rank: int, number: int, now: float, *, inflight: Iterable[RankCall] = (), wall: float = 0.0, **values: Any
 ) -> bool:
-    """A rank reports ``now``. ``values``: of its report. False: it is too late, or one rank too many."""
+    """Let a rank report ``now``. Returns False if the report is too late, or there is one rank too many.
+
+    Args:
+        values: keys of its report.
+    """
     report = RankReport(
         rank, number, in_flight=tuple(told(call, now) for call in inflight), **({"groups": ()} | values)
     )

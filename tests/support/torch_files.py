@@ -1,4 +1,4 @@
-"""Files as PyTorch's recorder writes them, made by hand."""
+"""Files in the format of PyTorch's recorder, made by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLAIN_CONFIG = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
 
 
 def entry(record: int, operation: str, sequence_id: int, **fields: Any) -> dict[str, Any]:
-    """A completed call of the default group on Floats of 4 x 4, unless ``fields`` says otherwise."""
+    """Make a completed call of the default group on Floats of 4 x 4, except for ``fields``."""
     shapes = fields.pop("sizes", [[4, 4]])
     state = fields.setdefault("state", "completed")
     created = BEGIN + record * SECOND
@@ -70,7 +70,7 @@ def group(name: str, description: str, ranks: Sequence[int]) -> dict[str, str]:
 
 
 def write(folder: Path, ranks: dict[int, list[dict[str, Any]]], **groups: dict[str, str]) -> Path:
-    """``trace_RANK`` of each rank; ``groups`` are `pg_config`, by default one of all ranks with a file."""
+    """Write ``trace_RANK`` of each rank. ``groups`` are `pg_config`, by default one of all ranks with a file."""
     folder.mkdir(parents=True, exist_ok=True)
     config = groups or {"0": group("0", "default_pg", sorted(ranks))}
     for rank, entries in ranks.items():
@@ -82,7 +82,7 @@ def write(folder: Path, ranks: dict[int, list[dict[str, Any]]], **groups: dict[s
 
 
 def one_missing(folder: Path, world_size: int = 4, culprit: int = 2, **more: Any) -> Path:
-    """Three all_reduces; the culprit never issues the third."""
+    """Write three all_reduces; the culprit never issues the third."""
     ranks = {}
     for rank in range(world_size):
         calls = [entry(number, "all_reduce", number + 1, **more) for number in range(2)]
@@ -93,12 +93,12 @@ def one_missing(folder: Path, world_size: int = 4, culprit: int = 2, **more: Any
 
 
 def plain_file(**changes: Any) -> dict[str, Any]:
-    """What a file of one call holds, with nothing that a reader does not need."""
+    """Return the content of a file of one call, without anything that a reader does not need."""
     return {"version": "2.10", "pg_config": PLAIN_CONFIG, "pg_status": {}, "entries": [PLAIN_ENTRY], **changes}
 
 
 def hostile_folder(folder: Path) -> Path:
-    """Every text that a file can bring is hostile."""
+    """Write files whose texts are all hostile."""
     more: dict[str, Any] = {
         "frames": [{"filename": HOSTILE, "line": HOSTILE, "name": HOSTILE}],
         "process_group": ("0", HOSTILE),

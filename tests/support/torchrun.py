@@ -37,7 +37,7 @@ def base_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def collector(folder: Path, *options: str, at: Collector | None = None) -> Iterator[Collector]:
-    """A collector that runs in the block. ``at``: it takes the addresses of one that has ended."""
+    """Run a collector during the block. ``at``: it takes the addresses of one that has ended."""
     grpc = at.grpc if at else free_address()
     http = at.http.removeprefix("http://") if at else free_address()
     with running(folder, "--grpc", grpc, "--http", http, *options) as started:
@@ -55,19 +55,19 @@ class Job:
     dumps: Path
 
     def analyze(self) -> tuple[int, dict[str, Any]]:
-        """`otel-fr analyze` on the job's flight-recorder files: exit status and its JSON."""
+        """Run `otel-fr analyze` on the job's flight-recorder files; return exit status and JSON."""
         done = otel_fr("analyze", self.dumps, "--format", "json")
         return done.returncode, json.loads(done.stdout) if done.stdout else {}
 
     def files(self) -> list[tuple[str, str]]:
-        """Name of each flight-recorder file, and why it was written."""
+        """Return (name, reason) of each flight-recorder file."""
         return [(path.name, load(path).text("reason")) for path in sorted(self.dumps.glob("*"))]
 
 
 FRESH = (str(BIN / "torchrun"),)
-"""torchrun: the beginning of its command."""
+"""The beginning of torchrun's command."""
 WARM = FRESH if warm.FRESH else warm.torchrun()
-"""torchrun, whose ranks start with torch imported: what starts jobs, unless a test needs plain torchrun."""
+"""torchrun whose ranks start with torch imported. It starts all jobs, except in tests that need plain torchrun."""
 
 
 def start(
@@ -80,7 +80,7 @@ def start(
     program: Sequence[str] = WARM,
     output: int | IO[str] = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
-    """Start a job in the background; ``env`` is added to its environment. ``script``: also with its full path."""
+    """Start a job in the background. ``env`` is added to its environment. ``script`` may be a full path."""
     options = ["--standalone", f"--nproc_per_node={nproc}", f"--max-restarts={restarts}"]
     command = [*program, *options, str(JOBS / script), *arguments]
     merged = {**base_environment(), "OTEL_FR_DUMP_DIR": str(folder / "dumps"), **(env or {})}
@@ -88,7 +88,7 @@ def start(
 
 
 def call(folder: Path, command: Sequence[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run torchrun with this environment alone; ``command``: after its beginning."""
+    """Run torchrun with only this environment. ``command`` follows its beginning."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with warm.popen([*WARM, *command], env=env, cwd=folder, **pipes) as process:
         try:
@@ -99,14 +99,14 @@ def call(folder: Path, command: Sequence[str], env: dict[str, str]) -> subproces
 
 
 def finish(process: subprocess.Popen[str], folder: Path, seconds: float = PATIENCE) -> Job:
-    """The job that `start` began in this folder, once it has ended."""
+    """Wait for the end of the job that `start` began in this folder, and return it."""
     output, _ = process.communicate(timeout=seconds)
     (folder / "job.log").write_text(output)
     return Job(process.returncode, output, folder / "dumps")
 
 
 class Started:
-    """A job that was started. ``result``: once it has ended."""
+    """A job that was started. ``result`` is set once it has ended."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self._process = process
@@ -122,7 +122,7 @@ class Started:
 
 @contextlib.contextmanager
 def started(folder: Path, script: str, *arguments: str, **options: Any) -> Iterator[Started]:
-    """A job that runs; at the end of the block it is ended as a launcher would, unless it has ended.
+    """Run a job. At the end of the block it is ended as a launcher would, unless it has ended.
 
     ``options`` are those of `start`.
     """
@@ -148,7 +148,7 @@ def run(folder: Path, script: str, *arguments: str, **options: Any) -> Job:
 
 
 UNHURRIED = 4.0
-"""Stall time of jobs that must raise nothing: a busy machine may hold up one of their ranks for 2 s."""
+"""Stall time of jobs that must raise nothing: a busy machine may delay one of their ranks for 2 s."""
 
 
 def endpoint(running: Collector, stall_seconds: float = 2.0) -> dict[str, str]:

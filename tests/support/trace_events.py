@@ -1,8 +1,8 @@
-"""Checks a trace against the Trace Event Format (`otel_fr.analyze.output.perfetto.FORMAT`), and against what Perfetto's
-importer (``src/trace_processor/importers/json``) makes of it.
+"""Checks a trace against the Trace Event Format (`otel_fr.analyze.output.perfetto.FORMAT`), and against Perfetto's
+importer (``src/trace_processor/importers/json``).
 
-Events of a thread nest or are apart; an arrow's ends have one id, name and category and lie in a slice, and its begin
-is not after its end; 0 is no process or thread.
+Events of a thread nest or are apart. An arrow's ends have one id, name and category and lie in a slice, and its begin
+is not after its end. 0 is no process or thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Trace:
     """A trace that passed the checks.
 
     Attributes:
-        slices: all complete events. arrows: (slice where it begins, slice where it ends), the innermost ones.
+        slices: all complete events.
+        arrows: (slice where it begins, slice where it ends), the innermost ones.
     """
 
     def __init__(self, text: str) -> None:
@@ -99,7 +100,7 @@ class Trace:
         return max(around, key=lambda item: item.start)
 
     def of(self, process: str) -> list[Slice]:
-        """The slices of one process, in their order in time."""
+        """Return the slices of one process, in the order of their times."""
         return sorted((item for item in self.slices if item.process == process), key=lambda item: item.start)
 
 
@@ -127,7 +128,7 @@ def _check(event: Event) -> None:
 
 
 def _check_nesting(slices: list[Slice]) -> None:
-    """Complete events of one thread nest, or are apart."""
+    """Check that complete events of one thread nest, or are apart."""
     stack: list[int] = []
     for item in sorted(slices, key=lambda item: (item.start, -item.end)):
         while stack and stack[-1] <= item.start:

@@ -16,5 +16,5 @@ def causes(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def cause_incidents(incidents: Iterable[_Incident]) -> list[_Incident]:
-    """The same of incidents, as JSON shows them."""
+    """Like `causes`, for incidents, as JSON shows them."""
     return [incident for incident in incidents if incident["caused_by"] is None]

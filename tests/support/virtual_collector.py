@@ -46,14 +46,14 @@ from tests.support.waiting import PATIENCE
 _T = TypeVar("_T")
 
 REQUEST_SECONDS = 0.001
-"""What a request takes of virtual time: no two things happen at once."""
+"""Virtual time that a request takes, so that no two things happen at once."""
 _SIGNALS = {method: signal for signal, method in METHODS.items()}
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _HOST = "collector:8080"
 
 
 class Refused(grpc.RpcError):
-    """What a client gets of the gRPC port for a request that is not taken."""
+    """The error that a client of the gRPC port gets for a refused request."""
 
     def __init__(self, code: grpc.StatusCode) -> None:
         super().__init__(code)
@@ -64,7 +64,7 @@ class Refused(grpc.RpcError):
 
 
 class _Memory:
-    """Keeps what is published, in place of the file of ``--incidents``."""
+    """Keeps published changes, in place of the file of ``--incidents``."""
 
     problem = ""
 
@@ -86,7 +86,7 @@ class Monitor:
         self._commands = watcher.__aiter__()
 
     def next_command(self) -> control_pb2.Command:
-        """The next one, which has been sent."""
+        """Return the next command, which has been sent."""
 
         async def take() -> bytes:
             return await asyncio.wait_for(self._commands.__anext__(), PATIENCE)
@@ -94,7 +94,7 @@ class Monitor:
         return control_pb2.Command.FromString(self._collector.do(take()))
 
     def others(self) -> list[bytes]:
-        """All others, once the stream has ended."""
+        """Return all other commands, once the stream has ended."""
 
         async def take() -> list[bytes]:
             return [command async for command in self._commands]
@@ -103,7 +103,7 @@ class Monitor:
 
 
 async def _reached(backends: Sequence[Backend]) -> list[clients.Backend]:
-    """What sends to them, made in the loop that is to run it."""
+    """Return the clients that send to these backends, made in the loop that will run them."""
     tls = clients.Tls()
     return [one if isinstance(one, MemoryBackend) else clients.make_backend(one.url, tls, {}) for one in backends]
 
@@ -173,7 +173,7 @@ class VirtualCollector(CollectorView):
         self._contexts.callback(self.time.every(TICK, lambda: self.do(self._step())))
 
     def do(self, work: Awaitable[_T]) -> _T:
-        """In its event loop."""
+        """Do work in its event loop."""
 
         async def await_it() -> _T:
             return await work
@@ -184,7 +184,7 @@ class VirtualCollector(CollectorView):
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
-        """Other programs can ask it at `http`, at any time."""
+        """Let other programs ask it at `http`, at any time."""
 
         async def start() -> HttpServer:
             server = HttpServer(self._app, listener)
@@ -225,7 +225,7 @@ class VirtualCollector(CollectorView):
             self.store.settled(PATIENCE)
 
     def deliver(self, look: Callable[[], object]) -> None:
-        """Let time pass until ``look`` returns what is true; the receivers of outlets are on the machine's time."""
+        """Let time pass until ``look`` returns a true value. The receivers of outlets are on the machine's time."""
         end = time.monotonic() + PATIENCE
         while not look():
             assert time.monotonic() < end, self.said()
@@ -239,7 +239,7 @@ class VirtualCollector(CollectorView):
         self.kill()
 
     def kill(self) -> None:
-        """It does nothing more; what it has begun to write remains."""
+        """Let it do nothing more. What it has begun to write remains."""
         self._contexts.close()
         if not self._loop.is_closed():
             self.do(self._end())
@@ -259,7 +259,7 @@ class VirtualCollector(CollectorView):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
-        """As after a signal: what is pending is judged, published and sent."""
+        """Stop it like a signal: what is pending is judged, published and sent."""
         self.do(self._finish())
         self.kill()
 
@@ -314,13 +314,13 @@ class VirtualCollector(CollectorView):
         return [json.loads(line) for line in self._memory.lines]
 
     def printed(self) -> str:
-        """What is on its terminal."""
+        """Return the text on its terminal."""
         return self._terminal.getvalue()
 
     def said(self) -> str:
         return self.printed()
 
     def watch(self, job: Any, rank: int = 0) -> Monitor:
-        """The monitor of a rank of a played job begins to watch."""
+        """Let the monitor of a rank of a played job begin to watch."""
         request = control_pb2.WatchRequest(job_id=job.id, attempt=job.attempt, run_id=job.run, rank=rank)
         return Monitor(self, self._contexts.enter_context(self.service.control.watch(request)))

@@ -1,4 +1,4 @@
-"""How long tests wait for what other processes do."""
+"""How long tests wait for actions of other processes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 PATIENCE = float(os.environ.get("OTEL_FR_TEST_PATIENCE", "100"))
-"""Seconds after which something that was to happen counts as not happening.
+"""Seconds after which a wait fails.
 
-Only a failing test waits so long. It is many times what anything takes on an idle machine, for a busy one is slower by
-that much; what must happen within a certain time is asserted with that time.
+Only a failing test waits so long. It is many times what anything takes on an idle machine, because a busy one is slower
+by that much. If something must happen within a certain time, the test asserts that time.
 """
 _POLL_SECONDS = 0.02
 
 
 def wait_for(look: Callable[[], _T], seconds: float = PATIENCE) -> _T:
-    """What ``look`` returns as soon as that is true; what it returns at the end of the time otherwise."""
+    """Return the result of ``look`` as soon as it is true, or its last result at the end of the time."""
     end = time.monotonic() + seconds
     while not (found := look()) and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)
@@ -27,7 +27,7 @@ def wait_for(look: Callable[[], _T], seconds: float = PATIENCE) -> _T:
 
 
 def until(look: Callable[[], _T | None]) -> _T:
-    """As `wait_for`, but fails if it does not become true."""
+    """Like `wait_for`, but fail if it does not become true."""
     found = wait_for(look)
     assert found, "it did not happen in time"
     return found

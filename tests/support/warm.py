@@ -1,10 +1,10 @@
 """Programs that need not import what takes most of their start: torch two seconds of a processor, a monitor one second.
 
 Each is a process of its own, forked from a server that has imported these modules and done nothing with them
-(`scripts/warm.py`). It has its own session, process id, environment and exit status as ever. A rank is activated as
-after ``import torch``, and its monitor is such a fork, too. torchrun is the real one, but for how it starts ranks.
-Tests of the activation itself, of how a monitor is started, of a process's memory and of what is loaded before Python
-start Python.
+(`scripts/warm.py`). It has its own session, process id, environment and exit status. A rank is activated like after
+``import torch``, and its monitor is such a fork, too. torchrun is the real one, except for how it starts ranks. Tests
+of the activation itself, of how a monitor is started, of a process's memory and of what is loaded before Python start
+Python.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 FRESH = os.environ.get("OTEL_FR_TEST_START") == "fresh"
-"""All programs start Python, as users' programs do: `make test-all`."""
+"""True: all programs start Python, like users' programs: `make test-all`."""
 
 SERVER = Path(__file__).parent / "scripts" / "warm.py"
 SERVICES = "services"
-"""The server of monitors and collectors, which never import torch. Those of ranks have their Python's path as name."""
+"""The server of monitors and collectors, which never import torch. Servers of ranks are named by Python's path."""
 _POLL_SECONDS = 0.01
 
 
@@ -38,16 +38,16 @@ FOLDER = "OTEL_FR_TEST_SERVERS"
 started: list[subprocess.Popen[bytes]] = []
 """The servers that this process started."""
 known: dict[str, str] = {}
-"""Where each server listens that was asked for, by its name; in what a server runs, only those that it may need."""
+"""Server's name -> address, for each server that was asked for; in a server's program, only those that it may need."""
 
 
 def torchrun(python: str = sys.executable) -> tuple[str, str, str]:
-    """The beginning of the command of torchrun with such ranks."""
+    """Return the beginning of the command of torchrun with such ranks."""
     return python, str(SERVER), "torchrun"
 
 
 def share() -> str:
-    """The folder of the servers, which this process and those that it starts from now on share.
+    """Return the folder of the servers, which this process and those that it starts from now on share.
 
     Servers end with the process that has made the folder: it alone has the pipe ``held`` open for writing.
     """
@@ -60,7 +60,7 @@ def share() -> str:
 
 
 def address(server: str) -> str:
-    """Where a server listens. It is started when it is first asked for."""
+    """Return where a server listens. It is started when it is first asked for."""
     if server not in known:
         services = "" if server == SERVICES else address(SERVICES)
         folder = share()
@@ -89,7 +89,7 @@ def _start_server(name: str, path: str, services: str) -> None:
 
 
 def ask(server: str, request: object, files: Sequence[int] = ()) -> str:
-    """A server's answer. ``files``: descriptors that it gets."""
+    """Return a server's answer. ``files``: descriptors that it receives."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
         channel.connect(server)
         socket.send_fds(channel, [json.dumps(request).encode()], files)
@@ -105,17 +105,17 @@ def start(
     *,
     is_detached: bool = False,
 ) -> int:
-    """Start a program; its process id.
+    """Start a program, and return its process id.
 
     Args:
-        files: its descriptors, and those of this process that they are.
+        files: its descriptors -> descriptors of this process.
         is_detached: nobody will ask for its exit status.
     """
     return int(ask(server, [list(command), dict(env), folder, list(files), is_detached], list(files.values())))
 
 
 def start_service(command: Sequence[str], files: Mapping[int, int]) -> int:
-    """Start a program of Python that needs no torch, with these descriptors and nobody's child; its process id."""
+    """Start a Python program that needs no torch, with these descriptors and as nobody's child. Return its id."""
     if not FRESH:
         return start(address(SERVICES), command, os.environ, os.getcwd(), files, is_detached=True)
     actions = [(os.POSIX_SPAWN_DUP2, file, target) for target, file in files.items()]
@@ -123,7 +123,7 @@ def start_service(command: Sequence[str], files: Mapping[int, int]) -> int:
 
 
 class Forked(subprocess.Popen[str]):
-    """`subprocess.Popen` of a Python program that a server forks. Its methods of these names do what they do there."""
+    """`subprocess.Popen` of a Python program that a server forks. The overridden methods do the same as there."""
 
     def __init__(self, server: str, command: Sequence[str], **options: Any) -> None:
         self._server = server
@@ -172,14 +172,14 @@ class Forked(subprocess.Popen[str]):
 
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """`subprocess.Popen` of a program, with text as its output: of torchrun with warm ranks, a server's fork."""
+    """`subprocess.Popen` of a program with text output. If it is torchrun with warm ranks, it is a server's fork."""
     if tuple(command[1:3]) == torchrun()[1:]:
         return rank(command, **options)
     return subprocess.Popen(command, text=True, **options)
 
 
 def rank(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """The same for a program that finds torch imported."""
+    """The same for a program that has torch imported."""
     if FRESH:
         return subprocess.Popen(command, text=True, **options)
     return Forked(address(command[0]), command, **options)
@@ -193,7 +193,7 @@ def service(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
 
 
 def run(program: Path, env: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` with captured output, of a program that finds torch imported.
+    """Like `subprocess.run` with captured output, for a program that has torch imported.
 
     Raises:
         subprocess.TimeoutExpired: the program was ended after so long.

@@ -30,7 +30,7 @@ def expectation() -> Any:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A browser; the test is skipped where there is none."""
+    """Run a browser. Skips the test if there is none."""
     if CHROMIUM is None:
         pytest.skip("chromium is not here (Debian: apt-get install chromium)")
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -41,7 +41,7 @@ def chromium() -> Iterator[Any]:
 
 
 def new_page(browser: Any) -> Any:
-    """A page, for whose contents a test waits as long as for anything else."""
+    """Return a page. A test waits for its contents as long as for anything else."""
     page = browser.new_page()
     page.set_default_timeout(1000 * PATIENCE)
     return page
@@ -50,8 +50,8 @@ def new_page(browser: Any) -> Any:
 class Watched:
     """A browser page that notes what should not happen: errors, warnings, dialogs, requests to elsewhere.
 
-    Tests use it one after the other, for a page takes most of a test's time to start. What a site stores is not seen
-    by the next test: each has a site of its own, at another port.
+    Tests use it one after the other, because a page takes most of a test's time to start. The next test does not see
+    what a site stores: each has a site of its own, at another port.
     """
 
     def __init__(self, browser: Any) -> None:
@@ -65,7 +65,7 @@ class Watched:
 
     @contextmanager
     def used(self) -> Iterator[Watched]:
-        """For one test, at whose end nothing may have been noted."""
+        """Use the page for one test, at whose end nothing may have been noted."""
         self.page.set_viewport_size({"width": 1400, "height": 900})
         self.page.emulate_media(color_scheme="light")
         yield self
@@ -77,7 +77,7 @@ class Watched:
         assert len(hosts) == 1
 
     def texts(self, function: str, calls: list[list[Any]]) -> list[Any]:
-        """What a function of page/text.js returns for each of these arguments; the page is at a collector's."""
+        """Return the results of a function of page/text.js for these arguments. The page must be at a collector's."""
         found: list[Any] = self.page.evaluate(
             """async ([name, calls]) => {
               const text = await import(new URL("page/text.js", location.href));

@@ -1,4 +1,4 @@
-"""What an incident says, for tests that look for a part of it."""
+"""The text of an incident, for tests that look for a part of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A made worker server: answers on a Unix socket as torch's C++ ``_WorkerServer`` does, with entries that a test makes.
+"""A worker server that answers on a Unix socket like torch's C++ ``_WorkerServer``, with entries that a test makes.
 
-The entries have the form of torch 2.13's ``dump_json`` (FlightRecorderDetail.hpp). As torch's, an answer says of each
+The entries have the form of torch 2.13's ``dump_json`` (FlightRecorderDetail.hpp). Like torch, an answer says of each
 call that has begun that it was seen to have begun just now, and of one that has ended that it began as it ended.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def entry(number: int, **fields: Any) -> dict[str, Any]:
-    """An all_reduce of NCCL's that was enqueued just now; ``number``: of the collective in its group "0"."""
+    """An all_reduce of NCCL's that was enqueued just now. ``number``: of the collective in its group "0"."""
     return {
         "record_id": number - 1,
         "pg_id": 0,
@@ -63,8 +63,11 @@ def answer(entries: list[dict[str, Any]]) -> bytes:
 
 
 class FakeWorkerServer:
-    """Attributes:
-    body: what ``dump_nccl_trace_json`` answers. asked: paths of the requests.
+    """A worker server.
+
+    Attributes:
+        body: the answer of ``dump_nccl_trace_json``.
+        asked: paths of the requests.
     """
 
     def __init__(self) -> None:
