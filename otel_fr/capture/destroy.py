@@ -23,6 +23,8 @@ from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_fr.capture.torch_version import release
+
 if TYPE_CHECKING:
     from otel_fr.capture.recorder import Recorder
 
@@ -92,15 +94,6 @@ def _end(recorder: Recorder, begun: tuple[int, int] | None, *, has_failed: bool)
 def keeps_gil(version: str) -> bool:
     """Return True if this version of torch holds the GIL in the destructor of a group, or is unknown."""
     return release(version) < _FIXED
-
-
-def release(version: str) -> tuple[int, int]:
-    """Return the major and minor number of a version of torch; zeros if they cannot be read."""
-    try:
-        major, minor = version.split(".")[:2]
-        return int(major), int(minor)
-    except ValueError:
-        return 0, 0
 
 
 def _settle(c10d: ModuleType, recorder: Recorder, group: Any) -> None:

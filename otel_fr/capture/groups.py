@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from otel_fr import identity
 from otel_fr.capture import split_groups
-from otel_fr.capture.destroy import release
+from otel_fr.capture.torch_version import release
 from otel_fr.ring import GroupDef
 from otel_fr.ring.layout import UNPAIRED
 
