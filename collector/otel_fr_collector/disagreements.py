@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from otel_fr.presentation import group_text, ranks_text
+from otel_fr.presentation import group_text
 from otel_fr.printable import one_line
 from otel_fr_collector import timeline
 from otel_fr_collector.control import Control
@@ -115,11 +115,10 @@ class Disagreements:
         self._metrics.disagreements.labels("undecided").inc()
         if not self._log.allows(run.id.job):  # a job may have thousands of groups
             return
-        ranks = one_line(ranks_text(sorted(inquiry.ranks))) if inquiry.ranks else "ranks"
         name = one_line(group_text(group.group.name, group.group.description))
         _log.warning(
-            "job %r: %s disagree about collectives %d to %d of group %s; cannot decide which is wrong: %s",
-            *(run.id.job, ranks, inquiry.first, inquiry.last, name, why),
+            "job %r: ranks of group %s disagree about collectives %d to %d; cannot decide which is wrong: %s",
+            *(run.id.job, name, inquiry.first, inquiry.last, why),
         )
 
 

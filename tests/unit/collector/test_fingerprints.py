@@ -151,8 +151,8 @@ def test_a_call_that_is_no_longer_in_the_rings_leaves_it_undecided(caplog: pytes
     job.settle()
     assert job.verdict() == []
     assert job.outcome() == {"undecided": 1.0}
-    assert "ranks 0-2 disagree about collectives" in caplog.text
-    assert "cannot decide which is wrong: its rings have overwritten" in caplog.text
+    assert "ranks of group default_pg (0) disagree about collectives 1 to 95; cannot decide" in caplog.text
+    assert "which is wrong: its rings have overwritten" in caplog.text
     again = Job(3, {1: 5}, oldest=40)
     again.control, again.metrics, again.disagreements = job.control, job.metrics, job.disagreements
     again.report_all(95)
