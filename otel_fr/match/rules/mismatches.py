@@ -16,6 +16,7 @@ from otel_fr.match.facts.aftermath import have_ended
 from otel_fr.match.facts.instances import Instance, InstanceKey
 from otel_fr.match.facts.mismatch import Mismatch, judge, shift_of
 from otel_fr.match.facts.new_groups import is_in_another_order, names_of
+from otel_fr.match.facts.ranks import was_stopped
 from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import Ending
 from otel_fr.match.rules.claims import Claim, Claims, Stage
@@ -87,7 +88,8 @@ def _claim(case: Case, claims: Claims, bad: Mismatch, said: Mismatch, shift: str
 
 
 def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
-    """True if running ranks that are in no call did not make this call either: that is a second fault.
+    """True if running ranks that are in no call did not make this call either: that is a second fault. So is a rank that
+    did not make it until it was stopped from outside.
 
     Args:
         node: the mismatched call, or a later one.
@@ -97,7 +99,14 @@ def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
     if node.instance is not bad.instance and not _has_freed(case, bad, node.idle):
         return False
     is_shown = not (node.undecided or node.next or node.dead)
-    return is_shown and all(case.evidence.ending_of(rank) is Ending.RUNNING for rank in node.idle)
+    return is_shown and all(_was_away(case, rank) for rank in node.idle)
+
+
+def _was_away(case: Case, rank: int) -> bool:
+    info = case.evidence.ranks.get(rank)
+    if info is None or info.ending is Ending.RUNNING:
+        return info is not None
+    return was_stopped(info) and (info.idle or 0.0) >= case.evidence.window
 
 
 def _has_freed(case: Case, bad: Mismatch, ranks: Iterable[int]) -> bool:

@@ -4,7 +4,7 @@ asked for, and on NCCL the devices of both ranks wait until PyTorch's watchdog e
 from __future__ import annotations
 
 from dataclasses import replace
-from signal import SIGABRT
+from signal import SIGABRT, SIGTERM
 from typing import Any
 
 import pytest
@@ -150,3 +150,15 @@ def test_a_rank_that_is_absent_from_the_mismatched_call_is_a_second_fault(
     found = causes(judge(calls, [*(rank(r, 5, 4) for r in range(3)), rank(3, 4, **absent)], (world(4),), 4))
     assert [(one.category, one.culprit_ranks) for one in found] == [(Category.SIZE_MISMATCH, (1,)), *second]
     assert len({one.key for one in found}) == len(found)
+
+
+@pytest.mark.parametrize(("idle", "second"), [(9.0, [(Category.MISSING_RANK, (3,))]), (0.1, [])])
+def test_it_is_one_as_well_once_a_launcher_has_stopped_all_ranks(
+    idle: float, second: list[tuple[Category, tuple[int, ...]]]
+) -> None:
+    """``idle``: for how long it had been in no call then."""
+    calls = [call(r, signature=LARGE if r == 1 else SUM) for r in range(3)]
+    ranks = [*(rank(r, 5, 4) for r in range(3)), rank(3, 4, idle=idle)]
+    stopped = [replace(info, ending=Ending.KILLED, signal=SIGTERM) for info in ranks]
+    found = causes(judge(calls, stopped, (world(4),), 4))
+    assert [(one.category, one.culprit_ranks) for one in found] == [(Category.SIZE_MISMATCH, (1,)), *second]
