@@ -89,6 +89,7 @@ def _late_calls(facts: Facts, rank: int, keys: Iterable[InstanceKey]) -> Iterato
     evidence, instances, completions = facts.evidence, facts.instances, facts.completions
     if evidence.ranks[rank].ending is Ending.UNKNOWN:
         return  # It has fallen silent: what was in flight in its last report may long have completed.
+    has_ended_well = evidence.ranks[rank].ending is Ending.CLEAN
     held = _held([instances[key] for key in keys if instances[key].p2p is not None], rank)
     for key in keys:
         instance = instances[key]
@@ -103,6 +104,8 @@ def _late_calls(facts: Facts, rank: int, keys: Iterable[InstanceKey]) -> Iterato
         if _may_still_complete(evidence, instance.call(rank), ahead[0]):
             continue
         needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
+        if has_ended_well and needs_every_rank and ahead[1] > instance.sequence_id:
+            continue  # its device did its part of later calls: its recorder was last read before its process ended
         # Mostly, another rank has the call in flight, too. Then completions need not be counted.
         only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
         others = [r for r, _ in completions.of(instance)] if only else []

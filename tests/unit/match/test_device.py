@@ -11,6 +11,7 @@ from otel_fr.match import (
     Call,
     CallState,
     Category,
+    Ending,
     Evidence,
     Finding,
     Group,
@@ -71,6 +72,15 @@ def test_a_call_in_flight_for_long_that_all_others_completed_is_stuck_although_n
     assert job([waits(0, 20, TP, GATHER, age=0.5)], counts, idle=9.0) == []
     (cause,) = job([waits(0, 20, TP, GATHER, age=9.0)], counts, idle=9.0)
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (0,), "device")
+
+
+@pytest.mark.parametrize(("done", "stuck"), [(19, (0,)), (20, ())])
+def test_a_rank_that_ended_well_did_its_part_of_what_others_completed(done: int, stuck: tuple[int, ...]) -> None:
+    """Its monitor does not see what its device completes after the program's last line."""
+    calls = [waits(0, number, TP, GATHER, age=9.0) for number in (19, 20)]
+    ended = rank(0, counts={"tp": (20, 18)}, ending=Ending.CLEAN, ended_for=9.0)
+    found = causes(judge(calls, [ended, rank(1, counts={"tp": (20, done)})], (TP, WORLD), 4))
+    assert tuple(culprit for one in found for culprit in one.culprit_ranks) == stuck
 
 
 def test_a_rank_that_waited_long_for_a_late_one_is_not_stuck_when_that_one_has_come() -> None:
