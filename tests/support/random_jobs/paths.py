@@ -36,6 +36,7 @@ from otel_fr.dumps.write import DumpContents, write_dump
 from otel_fr.match import Ending, Evidence, Finding
 from otel_fr.monitor import rules
 from otel_fr.monitor.dumping import rank_info
+from otel_fr.monitor.process.processor_wait import ProcessorWait
 from otel_fr.monitor.process.stacks import Stacks
 from otel_fr.monitor.telemetry.export import Exporter, reports_request, spans_request
 from otel_fr.monitor.telemetry.reporter import Reporter
@@ -186,6 +187,8 @@ class _Monitor:
         self._reader = self.ring.open()
         self._exporter = Exporter(Sender(None, ""), Sender(None, ""))  # never started: `requests` takes what is queued
         self._reporter = Reporter(self._reader, _config(folder), self._exporter)
+        # The ring's process is this one, whose waits for a processor are of real time.
+        self._reporter.processor = ProcessorWait(self._reader.pid, folder)
         self._episodes = rules.Episodes()
         self._report_at = first_report
         self._spans_since = NEVER
