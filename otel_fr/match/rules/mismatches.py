@@ -88,7 +88,7 @@ def _claim(case: Case, claims: Claims, bad: Mismatch, said: Mismatch, shift: str
 
 
 def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
-    """True if running ranks that are in no call did not make this call either: that is a second fault. So is a rank that
+    """True if running ranks that are in no call did not make this call either: a second fault. So is a rank that
     did not make it until it was stopped from outside.
 
     Args:
