@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -75,10 +75,10 @@ class Told:
 
 
 class Analysis:
-    """Runs ``otel-fr analyze`` on a folder in a separate process. Never raises."""
+    """Runs ``otel-fr analyze`` with these arguments in a separate process. Never raises."""
 
-    def __init__(self, folder: Path, prefix: str, seconds: float) -> None:
-        command = [*python_command("otel_fr.analyze.brief"), str(folder), *(("--prefix", prefix) if prefix else ())]
+    def __init__(self, arguments: Sequence[str], seconds: float) -> None:
+        command = [*python_command("otel_fr.analyze.brief"), *arguments]
         self._deadline = time.monotonic() + seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
@@ -138,7 +138,7 @@ class Verdict:
         self._has_said_hang = self._has_ended = False
         self._ask_at = self._ready_at = 0.0
         self._analysis: Analysis | None = None
-        self._folder = Path()
+        self._file = Path()
 
     def follow(self, node: Node, world_size: int) -> None:
         """Follow the rank into another run, whose monitors ``node`` has joined."""
@@ -219,7 +219,7 @@ class Verdict:
                 self._ask(file)
         elif self._ready_at and time.monotonic() >= self._ready_at:
             self._ready_at = 0.0
-            self._analysis = Analysis(self._folder, self._prefix(self._folder), ANALYSIS_SECONDS)
+            self._analysis = Analysis(self._arguments(self._file), ANALYSIS_SECONDS)
 
     def _ask(self, file: str) -> None:
         if not self.node.is_first(f"hang {int(time.time() / ASK_SECONDS)}"):
@@ -228,7 +228,7 @@ class Verdict:
         for pid in {*self.node.others(), *self._before.others()}:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGUSR1)
-        self._folder = Path(file).parent
+        self._file = Path(file)
         self._ready_at = time.monotonic() + FILES_SECONDS
 
     def _step_analysis(self) -> None:
@@ -240,7 +240,7 @@ class Verdict:
             self._hang_ns, self._ask_at = None, time.monotonic() + ASK_SECONDS
         elif causes and self._told is None and self.node.is_first(f"incident {causes[0].get('id')}"):
             self._has_said_hang = True
-            for line in self._lines("this job hangs", found, self._folder):
+            for line in self._lines("this job hangs", found, self._file):
                 _log.warning("%s", line)
 
     # ---- at the end
@@ -266,7 +266,7 @@ class Verdict:
                 self._say_incidents(at_once=True)
             all_stopped = all(stopped for _, stopped in failures.values())
             if files and self.node.is_first("end"):
-                self._say(Path(files[0]).parent, all_stopped, error, poll)
+                self._say(Path(files[0]), all_stopped, error, poll)
             elif not all_stopped and self.node.is_first("end"):
                 self._say_told(error, poll)
         error.close()
@@ -278,9 +278,9 @@ class Verdict:
         if node.leave(patient=patient) and (node.is_complete or not node.failures()):
             node.remove()
 
-    def _say(self, folder: Path, all_stopped: bool, error: Stderr, poll: Callable[[], bool]) -> None:
+    def _say(self, file: Path, all_stopped: bool, error: Stderr, poll: Callable[[], bool]) -> None:
         """Print the verdict, unless the ranks ended because nodes join the job (`Config.nodes_changed`)."""
-        analysis = Analysis(folder, self._prefix(folder), min(ANALYSIS_SECONDS, error.left()))
+        analysis = Analysis(self._arguments(file), min(ANALYSIS_SECONDS, error.left()))
         while not analysis.is_over():
             poll()
             time.sleep(0.02)
@@ -291,7 +291,7 @@ class Verdict:
         # All ranks were stopped from outside, and none waited for another: somebody has ended the job.
         if all_stopped and self._told is None and all(one.get("category") == "rank_dead" for one in causes):
             return
-        lines = list(self._lines("verdict", found, folder))
+        lines = list(self._lines("verdict", found, file))
         for line in lines:
             error.write(f"otel-fr: {line}")
         said, end = lines[0], time.monotonic() + CORRECTION_SECONDS
@@ -319,7 +319,7 @@ class Verdict:
 
     # ---- text
 
-    def _lines(self, title: str, found: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    def _lines(self, title: str, found: Mapping[str, Any], file: Path) -> Iterator[str]:
         causes, ranks, is_all = _causes(found), _ranks(found), self._is_complete(found)
         told = self._told
         if causes and (is_all or told is None):
@@ -334,18 +334,18 @@ class Verdict:
         else:
             text = "no fault shows in the files of this machine's ranks"
         yield f"{title}: {_cut(one_line(text))}"
-        prefix = self._prefix(folder)
-        command = f"otel-fr analyze {shlex.quote(str(folder))}" + (f" --prefix {shlex.quote(prefix)}" if prefix else "")
-        whose = "files"
-        if ranks:
-            whose += f" of {ranks_text(ranks)}" + ("" if is_all else f" of {self._world_size}")
+        whose = f"files of {ranks_text(ranks)}" + ("" if is_all else f" of {self._world_size}") if ranks else "files"
         live = "" if told is None else f"; live: {told.where}"
+        command = shlex.join(["otel-fr", "analyze", *self._arguments(file)])
         yield f"{whose}; to read them: {one_line(command)}{live}"
 
-    def _prefix(self, folder: Path) -> str:
-        """Return the prefix of the files' names, if the folder may also contain other files."""
-        given = self._config.dump_prefix
-        return Path(given).name if given and Path(given).parent == folder and not self._config.dump_whole_name else ""
+    def _arguments(self, file: Path) -> list[str]:
+        """Return what ``otel-fr analyze`` needs to read this machine's files, but not PyTorch's own beside ``file``."""
+        given = Path(self._config.dump_prefix or "/")
+        if self._config.dump_whole_name or given.parent != file.parent:
+            return [str(file.parent)]
+        name = given.name
+        return [str(file.parent), "--prefix", name if file.name.startswith(name) else f"otel_fr_{name}"]
 
 
 class Stderr:

@@ -26,8 +26,8 @@ def verdict(folder: Path, world_size: int = 2, **config: Any) -> Verdict:
     return Verdict(Node(folder, "run", 0), Config(**config), world_size)
 
 
-def lines(one: Verdict, found: dict[str, Any], folder: str = "/dumps") -> list[str]:
-    return list(one._lines("verdict", found, Path(folder)))
+def lines(one: Verdict, found: dict[str, Any], file: str = "/dumps/otel_fr_rank_1") -> list[str]:
+    return list(one._lines("verdict", found, Path(file)))
 
 
 def test_the_first_cause_and_how_to_read_the_files(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_the_first_cause_and_how_to_read_the_files(tmp_path: Path) -> None:
         "files of ranks 0, 1; to read them: otel-fr analyze /dumps",
     ]
     more = {**FOUND, "causes": FOUND["causes"] * 3}
-    assert lines(verdict(tmp_path), more, "/my dumps") == [
+    assert lines(verdict(tmp_path), more, "/my dumps/otel_fr_rank_1") == [
         "verdict: missing_rank: rank 1 did not join (and 2 more faults)",
         "files of ranks 0, 1; to read them: otel-fr analyze '/my dumps'",
     ]
@@ -77,7 +77,9 @@ def test_an_analysis_that_found_nothing_or_failed_still_says_where_the_files_are
 
 def test_files_with_a_prefix_are_read_with_it_and_long_lines_are_cut(tmp_path: Path) -> None:
     one = verdict(tmp_path, dump_prefix="/tmp/nccl_trace_rank_")
-    assert lines(one, FOUND, "/tmp")[1].endswith("otel-fr analyze /tmp --prefix nccl_trace_rank_")
+    assert lines(one, FOUND, "/tmp/nccl_trace_rank_1")[1].endswith("analyze /tmp --prefix nccl_trace_rank_")
+    beside = lines(one, FOUND, "/tmp/otel_fr_nccl_trace_rank_1")  # the other name is PyTorch's own file
+    assert beside[1].endswith("analyze /tmp --prefix otel_fr_nccl_trace_rank_")
     found = {**FOUND, "causes": [{"category": "c", "summary": "x" * 5_000 + "\x1b[2J"}]}
     assert len(lines(one, found)[0]) < MAX_LINE + 20
 
@@ -164,7 +166,7 @@ def test_the_verdict_at_the_end_is_corrected_once_by_what_the_collector_says_las
                     one.note_incident("cd", text)
             return True
 
-        one._say(tmp_path, False, output, poll)
+        one._say(tmp_path / "otel_fr_rank_1", False, output, poll)
         output.close()
         return [line for line in output.lines if line.startswith("otel-fr: verdict")]
 
