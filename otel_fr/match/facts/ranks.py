@@ -110,8 +110,8 @@ def not_yet_here(here: Mapping[int, Rank], world_size: int | None, before: Mappi
         if one.place.process not in rank_of and (one.ending is not Ending.CLEAN or one.exit_code is not None)
     }
     absent = set(range(world_size or 0)).difference(here)
-    has_kept = all(rank_of.get(one.place.process, rank) == rank for rank, one in placed.items())
-    if not has_kept or absent.isdisjoint(left):  # the process that shows that may have no file of the run before
+    kept = [rank_of[one.place.process] == rank for rank, one in placed.items() if one.place.process in rank_of]
+    if not all(kept) or (not kept and absent.isdisjoint(left)):  # the processes that have come may show no run before
         left = dict(zip(absent, left.values(), strict=True)) if len(absent) == len(left) == 1 else {}
     return {rank: dataclasses.replace(left[rank], rank=rank, progress={}) for rank in absent if rank in left}
 

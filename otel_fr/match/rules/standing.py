@@ -139,11 +139,13 @@ def _most_are_done(case: Case, node: Node, missing: Sequence[int]) -> bool:
     """True if most members destroyed the group without the call: ``if rank == 0: barrier()`` at the end.
 
     Ranks that end well without destroying the group may have been stopped midway, by a handler of SIGTERM. A member
-    without evidence does not wait either: it would have left a file or sent a report.
+    without evidence counts, too: if it waited, it would have left a file or sent a report. It may have done so on
+    another machine, so there must be as many ranks that have destroyed the group as ranks that wait.
     """
     members = node.instance.members
-    absent = [rank for rank in members if not case.has_joined(node.instance, rank)]
-    return 2 * len(absent) > len(members) and all(has_destroyed(case, node, rank) for rank in missing)
+    without = case.unheard.intersection(members).difference(missing)
+    is_most = 2 * (len(missing) + len(without)) > len(members) and len(missing) >= len(node.waiting)
+    return is_most and all(has_destroyed(case, node, rank) for rank in missing)
 
 
 def not_done(case: Case, node: Node, missing: Sequence[int]) -> Sequence[int]:

@@ -152,12 +152,17 @@ def test_a_rank_that_is_absent_from_the_mismatched_call_is_a_second_fault(
     assert len({one.key for one in found}) == len(found)
 
 
-@pytest.mark.parametrize(("idle", "second"), [(9.0, [(Category.MISSING_RANK, (3,))]), (0.1, [])])
+@pytest.mark.parametrize(
+    ("idle", "failed_after", "second"),
+    [(9.0, None, [(Category.MISSING_RANK, (3,))]), (0.1, None, []), (9.0, 0.2, [])],
+    ids=["away", "on its way", "nobody waited"],
+)
 def test_it_is_one_as_well_once_a_launcher_has_stopped_all_ranks(
-    idle: float, second: list[tuple[Category, tuple[int, ...]]]
+    idle: float, failed_after: float | None, second: list[tuple[Category, tuple[int, ...]]]
 ) -> None:
-    """``idle``: for how long it had been in no call then."""
-    calls = [call(r, signature=LARGE if r == 1 else SUM) for r in range(3)]
+    """``idle``: for how long it had been in no call then. ``failed_after``: of the others' calls; None: they wait."""
+    state = CallState.IN_FLIGHT if failed_after is None else CallState.FAILED
+    calls = [call(r, 5, state, LARGE if r == 1 else SUM, duration=failed_after) for r in range(3)]
     ranks = [*(rank(r, 5, 4) for r in range(3)), rank(3, 4, idle=idle)]
     stopped = [replace(info, ending=Ending.KILLED, signal=SIGTERM) for info in ranks]
     found = causes(judge(calls, stopped, (world(4),), 4))

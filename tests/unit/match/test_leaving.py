@@ -158,6 +158,13 @@ def test_a_rank_that_ended_well_and_left_no_file_counts_as_done(ends: dict[str, 
     assert "rank 1" not in found.summary
 
 
+def test_a_rank_that_destroyed_the_group_is_named_if_more_of_its_machine_wait() -> None:
+    """Ranks 4 to 7 are on another machine, whose files are not here."""
+    waiting = [call(r, 6) for r in (0, 2, 3)]
+    found = cause(waiting, [*(rank(r, 6) for r in (0, 2, 3)), rank(1, **DONE)], size=8)
+    assert found.culprit_ranks == (1,)
+
+
 @pytest.mark.parametrize("size", [3, 4])
 def test_a_rank_that_has_not_come_so_far_is_named_without_those_that_are_done(size: int) -> None:
     done = [rank(r, ending=Ending.CLEAN, **DONE) for r in range(2, size)]

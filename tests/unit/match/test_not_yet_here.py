@@ -27,6 +27,7 @@ def process(number: int, pid: int | None, **more: Any) -> Rank:
         ({0: 10, 1: 12}, {1: 11}, 3, {2: 11}),  # so in files, if those of processes 10 and 12 were replaced
         ({0: 12}, {0: 10, 1: 11}, 3, {1: 11}),
         ({0: 20, 1: 21}, {0: 10, 1: 11, 2: 12}, 4, {2: 12}),  # new processes beside those before
+        ({0: 10, 1: 21, 2: 12}, {0: 10, 1: 11, 2: 12}, 4, {}),  # a new process took the place of 11: 3 is unknown
         ({0: 10, 1: 11}, {0: 10, 1: 11, 2: None}, 3, {}),
         ({0: 10, 1: 11}, {0: 10, 1: 11}, None, {}),
         ({}, {}, 3, {}),
