@@ -98,7 +98,7 @@ class Finding:
         is_apart: its culprits had caught the failure of an earlier call, so this fault does not follow from the cause
             of that failure.
         is_excused: ranks wait only for culprits in sections whose limits have not passed: no fault so far.
-        differed: the decisions in which culprits first differed from their peers: (name, value, step).
+        differed: the details about decisions in which culprits first differed from their peers.
         summary: one sentence for the user.
         details: further sentences about the same evidence.
         hints: by kind, the details that say where a culprit first differed. They remain true even if later evidence, of
@@ -129,7 +129,7 @@ class Finding:
     is_apart: bool = False
     is_excused: bool = False
     places: dict[int, Place] = dataclasses.field(default_factory=dict)
-    differed: tuple[tuple[str, str, int | None], ...] = ()
+    differed: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
     hints: dict[Hint, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 

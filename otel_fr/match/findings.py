@@ -69,11 +69,11 @@ class _Maker:
             by_threads = list(case.threads.get(instance.group.id, {}).items())[:MAX_ENDINGS]
             advice = "their order can differ from rank to rank. Use one process group per thread"
             details += [f"{sharing_text(instance.group, *one)}: {advice}" for one in by_threads]
-        differed: dict[hints.Divergence, str] = {}
+        differed: tuple[str, ...] = ()
         if culprits:
             members = sorted(ranks) if instance is None else instance.group.ranks
             differed = hints.divergences(culprits, members, ranks)
-            details += filter(None, [*differed.values(), hints.replays_text(culprits, members, ranks)])
+            details += filter(None, [*differed, hints.replays_text(culprits, members, ranks)])
         ended = [rank for rank in culprits if not may_run(case.evidence, rank)]
         is_waiting = any(rank in self._in_call and may_run(case.evidence, rank) for rank in claim.waiting)
         sites = {
@@ -111,7 +111,7 @@ class _Maker:
             is_apart=bool(culprits) and self._recovering.issuperset(culprits),
             is_excused=is_waiting and not aborted and bool(culprits) and len(excused) == len(culprits),
             places=self._places(culprits, claim.waiting),
-            differed=tuple([(one.name, one.value, one.step) for one in differed]),
+            differed=differed,
         )
 
     def _with_overdue(self, claim: Claim, overdue: Mapping[int, Overdue]) -> tuple[Category, Sequence[str]]:

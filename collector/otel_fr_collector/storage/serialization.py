@@ -263,7 +263,7 @@ def _finding(data: Json) -> Finding:
             "waiting_ranks": tuple(data["waiting_ranks"]),
             "ended_ranks": tuple(data["ended_ranks"]),
             "details": tuple(map(str, data["details"])),
-            "differed": tuple([tuple(one) for one in data["differed"]]),
+            "differed": tuple(map(str, data["differed"])),
             "places": {int(rank): _place(place) for rank, place in data["places"].items()},
             "values": _by_rank(data["values"], str),
             "call_sites": _by_rank(data["call_sites"], str),

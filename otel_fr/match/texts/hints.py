@@ -72,8 +72,8 @@ class _Found(NamedTuple):
     divergence: Divergence
 
 
-def divergences(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[int, Rank]) -> dict[Divergence, str]:
-    """Return the decisions in which culprits first went astray, each with a sentence about these culprits.
+def divergences(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[int, Rank]) -> tuple[str, ...]:
+    """Return a sentence about each decision in which culprits first went astray.
 
     Args:
         members: members of the group in which the fault shows, or all ranks that are concerned.
@@ -86,7 +86,7 @@ def divergences(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[
             divergence = first_divergence(ranks[rank], [ranks[peer] for peer in peers])
             if divergence is not None:
                 found.setdefault(divergence, []).append(rank)
-    return {divergence: _text(divergence, of, peers) for divergence, of in found.items()}
+    return tuple([_text(divergence, of, peers) for divergence, of in found.items()])
 
 
 def _text(divergence: Divergence, ranks: Sequence[int], peers: Sequence[int]) -> str:

@@ -54,6 +54,18 @@ def test_ranks_that_wait_no_more_are_news_and_have_no_time_that_grows() -> None:
     assert told(updated.data) == told_now(updated.data, NOW + 600.0) == ended.summary
 
 
+def test_with_whom_a_decision_was_compared_is_news() -> None:
+    """The ranks' decisions come one after the other."""
+    texts = [
+        f"the first decision in which rank 1 differed: clips=True; {others} False"
+        for others in ("rank 0", "the others")
+    ]
+    opened, *updated = judged(
+        *[dataclasses.replace(HANG, differed=(text,), details=(text,)) for text in [*texts, texts[1]]]
+    )
+    assert [one.data["details"] for one in (opened, *updated)] == [[text] for text in texts]
+
+
 def test_a_resolved_incident_shows_no_time_that_grows() -> None:
     book, run = IncidentBook(lambda: NOW), new_run("r0")
     (opened,) = book.update(run, [HANG], now=0.0, wall=NOW, enqueued={}, over=())
