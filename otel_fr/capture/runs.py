@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import time
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Final
@@ -41,8 +40,7 @@ class Runs:
         """
         self._count += 1
         self._earlier = [*self._earlier, self._present][-MAX_EARLIER:]
-        session = {"session": self._count, "session_started_at": time.time_ns(), "first_record": head}
-        self._present = {**run, **session}
+        self._present = {**run, "session": self._count, "first_record": head}
         return {**self._present, EARLIER_RUNS: self._earlier}
 
 

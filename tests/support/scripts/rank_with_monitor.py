@@ -154,7 +154,7 @@ class Player:
     def enter_run(self, rank: int, world_size: int) -> None:
         """The default group is destroyed, and created again with other ranks."""
         self.writer.remove_group(self.group)
-        session = {"session": 1, "first_record": self.writer.head, "session_started_at": time.time_ns()}
+        session = {"session": 1, "first_record": self.writer.head}
         run = {"rank": rank, "world_size": world_size, "nonce": "n1", "run_id": identity.run_id("job-7", 1, "n1")}
         self.meta.update({**session, **run})
         self.writer.set_meta(self.meta)
