@@ -105,8 +105,9 @@ class Node:
             newest = max(found, key=lambda path: len([*path.parent.glob(f"{_EARLIER}*")]))
             world_size, _, run_id = _read(newest).partition(" ")
             node = Node(self._folder.parent, run_id, -1 - self._rank, self._size, self._pid)
-            if 0 < len(node._members()) < int(world_size):
-                return node, int(world_size)
+            size = int(world_size)
+            if 0 < len(node._members()) < min(size, self._size or size):  # the other ranks are on other machines
+                return node, size
         return None
 
     def is_first(self, what: str) -> bool:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_fr.config import Config
 from otel_fr.monitor.control.node import KEEP_SECONDS, Node
+from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.ring.layout import ProcessNow
 
 
@@ -77,6 +79,20 @@ def test_a_rank_in_another_container_is_not_looked_at(tmp_path: Path, monkeypatc
     assert there.running() == [1]
     monkeypatch.undo()
     assert here.running() == [0]
+
+
+@pytest.mark.parametrize(("present", "lacks"), [(1, True), (2, False)])
+def test_a_run_on_several_machines_lacks_a_rank_if_fewer_than_this_machine_s_have_joined(
+    tmp_path: Path, present: int, lacks: bool
+) -> None:
+    left_behind = joined(tmp_path, 0, "run", size=2)
+    known = [
+        RankIdentity.of({"run_id": run, "session": number, "world_size": 4}, Config(), 1)
+        for number, run in enumerate(("run", "next run"))
+    ]
+    following = [joined(tmp_path, rank, "next run", size=2) for rank in range(present)]
+    following[0].note_earlier(known, known[1])
+    assert (left_behind.next() is not None) is lacks
 
 
 def test_a_monitor_that_was_killed_does_not_count(tmp_path: Path) -> None:
