@@ -26,6 +26,8 @@ SCHEMA = "2.10"
 
 FORMAT = 1
 """Version of the ``otel_fr`` keys that are added to that schema."""
+FIRST = ("attempt", "host", "pid_namespace", "pid")
+"""The keys that follow it: whose file it is can be read from its first bytes."""
 
 
 def _decided(reader: RingReader, records: Sequence[Record]) -> dict[str, Any]:
@@ -108,10 +110,11 @@ class DumpContents:
         offset = reader.wall_offset_ns
         now = time.monotonic_ns()
         exception, of_threads = reported_exception(reader), reported_thread_exceptions(reader)
+        told = {"pid": reader.pid, **meta, **info}
         facts: dict[str, Any] = {
             "format": FORMAT,
-            **meta,
-            **info,
+            **{key: told[key] for key in FIRST if key in told},
+            **told,
             **decided,
             "reason": reason,
             "written_at": now + offset,
@@ -127,7 +130,6 @@ class DumpContents:
             "complete": whole or min(before, _open_calls(groups)) <= still_open,
             "clean": reader.state == ProcessState.CLEAN,
         }
-        facts.setdefault("pid", reader.pid)
         if exception is not None:
             facts.setdefault("exception", rank_report.to_object(exception))
         if of_threads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -13,7 +14,7 @@ from typing import BinaryIO, Final, Literal
 
 from otel_fr.dumps.contents import DumpContents
 
-__all__ = ["RECOVERED", "DumpContents", "is_ours", "write_dump"]
+__all__ = ["RECOVERED", "DumpContents", "TakenError", "is_ours", "write_dump"]
 
 RECOVERED: Final = "recovered"
 """Reason of a file: the reason of the previous file no longer holds, and the rank has continued or ended well."""
@@ -21,8 +22,14 @@ RECOVERED: Final = "recovered"
 _PICKLE_START = b"\x80\x02}X\x07\x00\x00\x00otel_fr"
 """Protocol 2, an empty dict and its first key. PyTorch's files begin with another key."""
 _JSON_START = b'{"otel_fr": '
+_WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What link(2) answers on a file system that has no links."""
 _BATCH = 256
 """Entries that share equal parts. The pickler keeps this many in memory."""
+
+
+class TakenError(Exception):
+    """A file has the name that a new one was to have."""
 
 
 def is_ours(path: Path) -> bool:
@@ -35,19 +42,26 @@ def is_ours(path: Path) -> bool:
     return start.startswith(_JSON_START) or start == _PICKLE_START
 
 
-def write_dump(path: Path, contents: DumpContents, fmt: Literal["pickle", "json"] = "pickle") -> None:
+def write_dump(
+    path: Path, contents: DumpContents, fmt: Literal["pickle", "json"] = "pickle", *, is_new: bool = False
+) -> None:
     """Write ``contents`` to ``path`` atomically.
 
     A missing folder is created. Only the owner may read the folder and the file.
 
+    Args:
+        is_new: replace no file, not even otel-fr's own. On a file system without links, one that was created
+            meanwhile is replaced.
+
     Raises:
+        TakenError: ``path`` exists, and ``is_new``. It is not changed.
         FileExistsError: ``path`` exists, and otel-fr did not write it. It is not changed.
         OSError: the folder or file cannot be written. Nothing is left behind.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.path.lexists(path) and not is_ours(path):
         raise FileExistsError(f"{path} exists and was not written by otel-fr; it is left alone")
-    with replacing(path) as file:
+    with replacing(path, is_new=is_new) as file:
         (_write_json if fmt == "json" else _write_pickle)(file, contents)
         file.flush()
         os.fsync(file.fileno())
@@ -56,10 +70,11 @@ def write_dump(path: Path, contents: DumpContents, fmt: Literal["pickle", "json"
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, is_new: bool = False) -> Iterator[BinaryIO]:
     """Provide a file that replaces ``path`` at the end. Only its owner may read it. If writing fails, it is removed.
 
     Raises:
+        TakenError: ``path`` exists, and ``is_new``; see `write_dump`.
         OSError: the file cannot be written.
     """
     # Readers of all files in a folder skip names that start with a dot.
@@ -68,11 +83,26 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-        os.replace(temporary, path)
+        if not is_new or not _link(temporary, path):
+            os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _link(temporary: Path, path: Path) -> bool:
+    """Give the file the name ``path``, which no file may have yet. Return False if this file system has no links."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise TakenError(path) from None
+    except OSError as error:
+        if error.errno in _WITHOUT_LINKS:
+            return False
+        raise
+    temporary.unlink()
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import pickletools
 import re
@@ -17,9 +18,10 @@ from typing import Any, Literal
 
 from otel_fr import rank_report
 from otel_fr.config import Config
+from otel_fr.dumps.contents import FIRST
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.places import runs_folder
-from otel_fr.dumps.write import DumpContents, is_ours, write_dump
+from otel_fr.dumps.write import DumpContents, TakenError, is_ours, write_dump
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.ring import RingFormatError, RingReader
@@ -35,8 +37,9 @@ _OF_TORCHFT = re.compile(r"_quorum_-?\d+/\d+$")
 """What torchft's ``Manager`` appends to TORCH_FR_DUMP_TEMP_FILE in the environment of its process."""
 _NOT_WRITTEN_BY_PYTORCH = frozenset({"gloo", "fake", "mpi", "ucc"})
 """Backends for which PyTorch 2.13 writes no flight-recorder file (TORCH_FR_DUMP_TEMP_FILE)."""
-_HEAD_BYTES = 64 * 1024
-_HEAD_STEPS = 5000
+_HEAD_BYTES = 4096
+_JSON_SCALAR = re.compile(rb'"(?:[^"\\]|\\.)*"|\d{1,20}')
+_PICKLED_SCALARS = frozenset({"BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"})
 
 
 def torch_may_write(backends: Iterable[str]) -> bool:
@@ -87,26 +90,22 @@ def _base_path(config: Config, identity: RankIdentity, backends: Iterable[str], 
     return prefix.parent / f"otel_fr_{prefix.name}{process}{identity.rank}"
 
 
-def attempt_in(path: Path) -> int | None:
-    """The attempt of the job whose rank left this file; None: not known. Runs no code from the file."""
+def writer_of(path: Path) -> dict[str, Any]:
+    """What the file says of the process that wrote it: the keys `FIRST`, or fewer. Runs no code from the file."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
-        return None
-    if head.startswith(b"{"):
-        found = re.search(rb'"attempt": (\d{1,20})\b', head)
-        return int(found[1]) if found else None
-    seen = False
+        return {}
+    values: list[Any] = []
     with contextlib.suppress(ValueError, IndexError):
-        for step, (opcode, argument, _) in enumerate(pickletools.genops(head)):
-            if step > _HEAD_STEPS:
-                break
-            if seen and isinstance(argument, int) and opcode.name in ("BININT", "BININT1", "BININT2", "LONG1"):
-                return argument
-            if opcode.name.endswith("UNICODE"):
-                seen = argument == "attempt"
-    return None
+        if head.startswith(b"{"):
+            values += (json.loads(text) for text in _JSON_SCALAR.findall(head))
+        else:
+            values += (value for op, value, _ in pickletools.genops(head) if op.name in _PICKLED_SCALARS)
+    # "otel_fr", "format", its value, and then what `FIRST` names.
+    told = values[3 : 3 + 2 * len(FIRST)]
+    return {key: value for key, value in zip(told[::2], told[1::2], strict=False) if key in FIRST}
 
 
 def process_start_wall_ns(start_ns: int) -> int:
@@ -163,8 +162,6 @@ class Dumper:
     def __init__(self, ring: Path, started_at: int, on_result: Callable[[], None]) -> None:
         self._ring = ring
         self._started_at = started_at or time.time_ns()
-        self._own: dict[Path, tuple[int, int]] = {}
-        """The files that this process wrote, with `_version` at that time."""
         self._on_result = on_result
         self._wake = threading.Condition()
         self._request: Request | None = None
@@ -190,7 +187,10 @@ class Dumper:
                     self._wake.wait(None if self._request is None else MIN_SECONDS / 4)
                 request, self._request = self._request, None
                 self._working = True
-            results = self._write(request)
+            try:
+                results = self._write(request)
+            except Exception as error:  # noqa: BLE001 - the thread must serve the next request
+                results = [Result(request.reason, self._ring, f"{type(error).__name__}: {error}")]
             self._last = time.monotonic()
             with self._wake:
                 self._working = False
@@ -202,7 +202,7 @@ class Dumper:
         return request.urgent or time.monotonic() - self._last >= MIN_SECONDS
 
     def _write(self, request: Request) -> list[Result]:
-        files = self._names(request)
+        files = request.names(1)
         try:
             with RingReader.open(self._ring) as reader:
                 if reader.meta.get(SESSION, 0) != request.info.get(SESSION, 0):  # its calls are the next run's now
@@ -212,39 +212,30 @@ class Dumper:
                 )
         except (OSError, RingFormatError) as error:
             return [Result(request.reason, path, f"{self._ring} cannot be read: {error}") for path, _ in files]
-        return [self._write_one(request.reason, snapshot, path, fmt) for path, fmt in files]
+        for number in itertools.count(2):
+            if not any(self._is_evidence(path, snapshot.facts) for path, _ in files):
+                with contextlib.suppress(TakenError):
+                    return [_write_one(request.reason, snapshot, path, fmt) for path, fmt in files]
+            files = request.names(number)
+        raise AssertionError("numbers have no end")
 
-    def _names(self, request: Request) -> list[tuple[Path, Format]]:
-        """The first of the request's that are not another process's."""
-        return next(
-            files
-            for files in map(request.names, itertools.count(1))
-            if not any(self._is_evidence(path, request.info.get("attempt", 0)) for path, _ in files)
-        )
-
-    def _is_evidence(self, path: Path, attempt: int) -> bool:
-        """It holds the file of a process beside this one."""
+    def _is_evidence(self, path: Path, facts: Mapping[str, Any]) -> bool:
+        """It holds the file of a process beside this one. ``facts``: what this one writes of itself."""
         with contextlib.suppress(OSError):
-            version = _, modified_ns = _version(path)
-            if version != self._own.get(path) and modified_ns > self._started_at and is_ours(path):
-                return (attempt_in(path) or 0) >= attempt
+            if path.stat().st_mtime_ns > self._started_at and is_ours(path):
+                theirs = writer_of(path)
+                attempt = theirs.get("attempt")
+                is_earlier = (attempt if isinstance(attempt, int) else 0) < facts.get("attempt", 0)
+                return not is_earlier and any(theirs.get(key) != facts.get(key) for key in FIRST if key != "attempt")
         return False
 
-    def _write_one(self, reason: str, snapshot: DumpContents, path: Path, fmt: Format) -> Result:
-        try:
-            write_dump(path, snapshot, fmt)
-            self._own[path] = _version(path)
-        except OSError as error:
-            return Result(reason, path, str(error) if error.filename else f"{path}: {error}")
-        except Exception as error:  # noqa: BLE001 - one file that cannot be made must not end the thread
-            return Result(reason, path, f"{path}: {type(error).__name__}: {error}")
-        return Result(reason, path)
 
-
-def _version(path: Path) -> tuple[int, int]:
-    """Another one for each file that was ever there, and when it was written (wall ns)."""
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns
+def _write_one(reason: str, snapshot: DumpContents, path: Path, fmt: Format) -> Result:
+    try:
+        write_dump(path, snapshot, fmt, is_new=not os.path.lexists(path))
+    except OSError as error:
+        return Result(reason, path, str(error) if error.filename else f"{path}: {error}")
+    return Result(reason, path)
 
 
 def rank_info(reporter: Reporter) -> dict[str, Any]:

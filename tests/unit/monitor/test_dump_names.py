@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from pathlib import Path
 from queue import Empty
@@ -74,19 +76,19 @@ def test_a_whole_name_has_no_rank_added(tmp_path: Path) -> None:
 
 
 class Rank(FollowedRing):
-    """A ring with one call in it and a dumper of it."""
+    """A ring with one call in it and a dumper of it. ``meta``: of the ring."""
 
-    def __init__(self, folder: Path, started_at: int = 1_000, attempt: int = 1) -> None:
-        super().__init__(folder, 10, {"rank": 3, "attempt": attempt})
+    def __init__(self, folder: Path, pid: int = 1, started_at: int = 1_000, attempt: int = 1, **meta: Any) -> None:
+        super().__init__(folder, 10, {"rank": 3, "pid": pid, "attempt": attempt, **meta})
         self.append(self.add_group(1), time.monotonic_ns())
         self.dumper = dumping.Dumper(self.writer.path, started_at, lambda: None)
-        self._info = {"attempt": attempt}
+        self.info = {"host": "n1", "attempt": attempt}
 
     def dump(self, path: Path, reason: str = "signal", fmt: dumping.Format = "pickle") -> dumping.Result:
         def names(number: int) -> list[tuple[Path, dumping.Format]]:
             return [(path if number == 1 else beside(path, number), fmt)]
 
-        self.dumper.request(dumping.Request(reason, self._info, names, urgent=True))
+        self.dumper.request(dumping.Request(reason, self.info, names, urgent=True))
         try:
             return self.dumper.results.get(timeout=PATIENCE)
         except Empty:
@@ -101,7 +103,7 @@ def beside(path: Path, number: int) -> Path:
 def test_the_file_of_another_process_that_had_the_rank_is_kept(tmp_path: Path, fmt: dumping.Format) -> None:
     """Whichever of them writes first; each replaces its own."""
     path = tmp_path / "dumps" / "otel_fr_rank_3"
-    one, two, three = Rank(tmp_path), Rank(tmp_path), Rank(tmp_path)
+    one, two, three = (Rank(tmp_path, pid) for pid in (1, 2, 3))
     own = {one: path, two: beside(path, 2), three: beside(path, 3)}
     for rank, expected in own.items():
         assert rank.dump(path, "stall", fmt) == dumping.Result("stall", expected)
@@ -118,11 +120,57 @@ def test_a_process_replaces_files_from_before_its_start_and_of_earlier_attempts(
 ) -> None:
     path = tmp_path / "otel_fr_rank_3"
     assert Rank(tmp_path).dump(path, fmt=fmt).path == path
-    later = Rank(tmp_path, started_at=path.stat().st_mtime_ns)
+    later = Rank(tmp_path, 2, started_at=path.stat().st_mtime_ns)
     assert later.dump(path, fmt=fmt).path == path
-    restarted = Rank(tmp_path, attempt=2)
+    restarted = Rank(tmp_path, 3, attempt=2)
     assert restarted.dump(path, fmt=fmt).path == path
     assert later.dump(path, fmt=fmt).path == beside(path, 2), "what it wrote is gone, and this is a later attempt's"
+
+
+@pytest.mark.parametrize("fmt", ["pickle", "json"])
+def test_a_monitor_that_replaces_a_killed_one_replaces_the_file_of_its_process(
+    tmp_path: Path, fmt: dumping.Format
+) -> None:
+    path = tmp_path / "otel_fr_rank_3"
+    Rank(tmp_path, 7).dump(path, fmt=fmt)
+    assert Rank(tmp_path, 7).dump(path, fmt=fmt).path == path
+    assert Rank(tmp_path, 7, pid_namespace="pid:[2]").dump(path, fmt=fmt).path == beside(path, 2), "a container"
+
+
+def test_of_two_that_choose_a_name_at_once_each_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "otel_fr_rank_3"
+    one, two = Rank(tmp_path, 1), Rank(tmp_path, 2)
+
+    def after_the_other(*arguments: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        assert two.dump(path).path == path
+        write_dump(*arguments, **options)
+
+    monkeypatch.setattr(dumping, "write_dump", after_the_other)
+    assert one.dump(path) == dumping.Result("signal", beside(path, 2))
+    assert [dumping.writer_of(file)["pid"] for file in (path, beside(path, 2))] == [2, 1]
+    assert not list(tmp_path.glob(".*")), "no temporary file is left"
+
+
+def test_on_a_file_system_without_links_files_are_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    folder = tmp_path / "dumps"
+    assert Rank(tmp_path).dump(folder / "f") == dumping.Result("signal", folder / "f")
+    assert [file.name for file in folder.iterdir()] == ["f"]
+
+
+def test_after_an_unexpected_error_files_are_written(tmp_path: Path) -> None:
+    def no_names(number: int) -> list[tuple[Path, dumping.Format]]:
+        raise RuntimeError("no home directory")
+
+    rank = Rank(tmp_path)
+    rank.dumper.request(dumping.Request("signal", rank.info, no_names, urgent=True))
+    assert "no home directory" in rank.dumper.results.get(timeout=PATIENCE).error
+    assert not rank.dump(tmp_path / "file").error
+    assert not rank.dumper.busy()
 
 
 def test_files_beside_others_have_names_that_pytorch_s_analyzer_leaves_out(tmp_path: Path) -> None:
@@ -164,7 +212,7 @@ def test_requests_that_wait_are_one_and_come_a_second_apart(tmp_path: Path, monk
     rank, path = Rank(tmp_path), tmp_path / "file"
     rank.dump(path)
     for number in range(50):
-        rank.dumper.request(dumping.Request(f"reason {number}", {}, lambda _: [(path, "pickle")]))
+        rank.dumper.request(dumping.Request(f"reason {number}", rank.info, lambda _: [(path, "pickle")]))
     assert rank.dumper.busy()
     assert rank.dumper.results.empty()
     now[0] += dumping.MIN_SECONDS
@@ -173,17 +221,22 @@ def test_requests_that_wait_are_one_and_come_a_second_apart(tmp_path: Path, monk
     assert rank.dumper.results.empty()
 
 
-def test_when_a_foreign_file_is_asked_for_its_attempt_nothing_is_said(tmp_path: Path) -> None:
+def test_when_a_foreign_file_is_asked_for_its_writer_nothing_is_said(tmp_path: Path) -> None:
     for data in (b"", b"{}", b"\x80\x02}", b"\x80\x05garbage" * 10, b"\xff" * 100):
         (tmp_path / "f").write_bytes(data)
-        assert dumping.attempt_in(tmp_path / "f") is None
-    assert dumping.attempt_in(tmp_path / "none") is None
+        assert dumping.writer_of(tmp_path / "f") == {}
+    assert dumping.writer_of(tmp_path / "none") == {}
 
 
-def test_the_attempt_is_found_behind_long_facts(tmp_path: Path) -> None:
-    ring = FollowedRing(tmp_path, 10, {"a": "x" * 2_000})
-    info = {"b": "y" * 20_000, "attempt": 70_000, "stack": "z" * 5000}
+def test_the_writer_is_found_whatever_the_other_facts_are(tmp_path: Path) -> None:
+    ring = FollowedRing(tmp_path, 10, {"a": "x" * 2_000, "pid_namespace": "pid:[1]", "memory": {"pid": 3}})
+    info = {"b": "y" * 20_000, "stack": "pid", "pid": 70_000, "host": 'n\u00f6"1', "attempt": 0}
     snapshot = DumpContents.from_ring(ring.reader, reason="signal", rank_info=info)
     for fmt in ("pickle", "json"):
         write_dump(tmp_path / fmt, snapshot, fmt)
-        assert dumping.attempt_in(tmp_path / fmt) == 70_000
+        assert dumping.writer_of(tmp_path / fmt) == {
+            "attempt": 0,
+            "host": 'n\u00f6"1',
+            "pid_namespace": "pid:[1]",
+            "pid": 70_000,
+        }
