@@ -325,14 +325,15 @@ class Monitor:
             clean = is_kept = exit_.is_clean
             self._tell_ras(now_ns / 1e9)
             self._report_exit(exit_, now_ns)
-            self._verdict.follow_others()
             if not clean:
                 is_kept = self._files.write_last(REASON_CRASH, exit_)
+            elif self._files.shows_fault:
+                self._files.write_last(RECOVERED)
+            self._verdict.follow_others()  # not before the file is there, for which others may wait
+            if not clean:
                 message = self._reader.meta.get("exit_message")
                 is_stopped = was_stopped(exit_.signal, self._reporter.exception(), message)
                 self._verdict.node.note_failure(self._files.last, stopped=is_stopped)
-            elif self._files.shows_fault:
-                self._files.write_last(RECOVERED)
         except Exception as problem:  # noqa: BLE001 - what was queued is still to be sent
             self._log_error("could not report the end of the rank in full", problem)
         try:

@@ -146,8 +146,7 @@ class Verdict:
         self._before, self.node, self._world_size = self.node, node, world_size
         for known in (self._incidents, self._unsaid, self._times_said):
             known.clear()
-        self._hang_ns, self._has_said_hang = None, False
-        self._places, self._ready_at = 0, 0.0
+        self._hang_ns, self._has_said_hang, self._places, self._ready_at = None, False, 0, 0.0
 
     # ---- while the job runs
 
@@ -280,16 +279,19 @@ class Verdict:
 
     def _say(self, file: Path, all_stopped: bool, error: Stderr, poll: Callable[[], bool]) -> None:
         """Print the verdict, unless the ranks ended because nodes join the job (`Config.nodes_changed`)."""
+        end = time.monotonic() + FILES_SECONDS  # a rank that this run lacks may end just now, in the previous run
+        while self._before is not self.node and self._before.others() and time.monotonic() < end:
+            poll()
+            time.sleep(0.02)
         analysis = Analysis(self._arguments(file), min(ANALYSIS_SECONDS, error.left()))
         while not analysis.is_over():
             poll()
             time.sleep(0.02)
         found = analysis.result()
-        causes = _causes(found)
         if self._config.nodes_changed and Path(self._config.nodes_changed).exists():
             return
         # All ranks were stopped from outside, and none waited for another: somebody has ended the job.
-        if all_stopped and self._told is None and all(one.get("category") == "rank_dead" for one in causes):
+        if all_stopped and self._told is None and all(one.get("category") == "rank_dead" for one in _causes(found)):
             return
         lines = list(self._lines("verdict", found, file))
         for line in lines:
@@ -323,8 +325,7 @@ class Verdict:
         causes, ranks, is_all = _causes(found), _ranks(found), self._is_complete(found)
         told = self._told
         if causes and (is_all or told is None):
-            first = causes[0]
-            more = len(causes) - 1
+            first, more = causes[0], len(causes) - 1
             text = f"{first.get('category')}: {first.get('summary')}"
             text += f" (and {count_text(more, 'more fault')})" if more else ""
         elif told is not None:

@@ -12,7 +12,15 @@ import pytest
 
 from otel_fr.config import Config
 from otel_fr.monitor.control.node import Node
-from otel_fr.monitor.control.verdict import CORRECTION_SECONDS, MAX_LINE, MAX_SAID, SETTLED_SECONDS, Stderr, Verdict
+from otel_fr.monitor.control.verdict import (
+    CORRECTION_SECONDS,
+    FILES_SECONDS,
+    MAX_LINE,
+    MAX_SAID,
+    SETTLED_SECONDS,
+    Stderr,
+    Verdict,
+)
 from otel_fr.monitor.rank_identity import RankIdentity
 from tests.support.times import VirtualTime
 
@@ -257,6 +265,34 @@ def test_monitors_of_the_run_before_are_asked_for_their_files_too(
     one.follow(following, 2)
     one.step(1, int(1e12), "/dumps/otel_fr_rank_0")
     assert asked == [(os.getpid(), signal.SIGUSR1)]
+    absent.leave(patient=False)
+
+
+@pytest.mark.parametrize(("ends_after", "waits"), [(1.0, 1.0), (None, FILES_SECONDS)])
+def test_the_verdict_waits_a_moment_for_the_file_of_a_rank_that_the_run_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: VirtualTime, ends_after: float | None, waits: float
+) -> None:
+    clock.sleep = clock.advance  # type: ignore[attr-defined]
+    began, start = [], clock.monotonic()
+
+    def analysis(*_: object) -> SimpleNamespace:
+        began.append(clock.monotonic() - start)
+        return SimpleNamespace(is_over=lambda: True, result=lambda: FOUND)
+
+    def poll() -> bool:
+        if ends_after is not None and clock.monotonic() - start >= ends_after:
+            absent.leave(patient=False)
+        return False
+
+    monkeypatch.setattr("otel_fr.monitor.control.verdict.Analysis", analysis)
+    here, absent, following = Node(tmp_path, "run", 0), Node(tmp_path, "run", 1), Node(tmp_path, "next run", 0)
+    for node in (here, absent, following):
+        node.join()
+    one, output = Verdict(here, Config(), 2), Output()
+    one.follow(following, 2)
+    one._say(tmp_path / "otel_fr_rank_0", False, output, poll)
+    output.close()
+    assert began == [pytest.approx(waits, abs=0.05)]
     absent.leave(patient=False)
 
 
