@@ -92,6 +92,7 @@ class GroupState:
         uncompared: instances whose pieces could not be compared on arrival, because the order of the members was not
             known, with the number of their calls that have been compared since.
         created: the newest complete creations of other groups. Their weight counts, but not in ``call_count``.
+            created_calls: how many calls they have.
         waits: how long its ranks wait, and for whom.
         fingerprints: whether its ranks made the same collectives. inquiries: how often they were asked for their calls.
     """
@@ -102,6 +103,7 @@ class GroupState:
     completed: CompletedInstances = field(default_factory=CompletedInstances)
     uncompared: dict[InstanceKey, int] = field(default_factory=dict)
     created: dict[InstanceKey, IncompleteInstance] = field(default_factory=dict)
+    created_calls: int = 0
     disagreeing: int = 0
     call_count: int = 0
     weight: int = 0
@@ -317,6 +319,7 @@ class GroupState:
         self.weight += self.completed.add(instance.key) * STREAM_WEIGHT
         if instance.key[1] == "group" and gone < self.size:
             self.created[instance.key] = instance
+            self.created_calls += gone
             self._forget_created(MAX_CREATED)
         else:
             self.weight -= gone + instance.weight
@@ -330,17 +333,18 @@ class GroupState:
         if instance is None or call.rank in instance.calls:
             return None
         self.incomplete[key] = self.created.pop(key)
-        self.call_count += len(instance.calls) + len(instance.extra)
+        count = len(instance.calls) + len(instance.extra)
+        self.created_calls -= count
+        self.call_count += count
         return instance
 
     def _forget_created(self, most: int) -> None:
         """Forget the oldest complete creations until at most so many of their calls are left."""
-        count = sum(len(one.calls) + len(one.extra) for one in self.created.values())
-        while count > most:
+        while self.created_calls > most:
             instance = self.created.pop(next(iter(self.created)))
             gone = len(instance.calls) + len(instance.extra)
             self.weight -= gone + instance.weight
-            count -= gone
+            self.created_calls -= gone
 
     def _compare(self, instance: IncompleteInstance, call: RankCall) -> bool:
         """True if the new call makes the instance mismatch. A call that starts a batch causes a new comparison."""
