@@ -381,12 +381,14 @@ class Service:
             self.control.inspect(incident.run, incident.id, finding.culprit_ranks)
         known = self.runs.by_id.get(incident.run)
         before = self.runs.before(known) if known is not None else None
-        if before is None:
+        if known is None or before is None:
             return
         if is_new:
             self.control.dump(before.id, "", summary)  # one line in the job's log is enough
         if finding.culprit_ranks:  # which may have had other ranks there
-            self.control.inspect(before.id, incident.id, sorted(self.control.watching(before.id)))
+            here = {state.place.process for state in known.ranks.values()}
+            came = {rank for rank, state in before.ranks.items() if state.place.process in here}
+            self.control.inspect(before.id, incident.id, sorted(self.control.watching(before.id) - came))
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:

@@ -126,6 +126,7 @@ def test_the_monitor_of_a_rank_that_has_not_come_is_asked_in_the_run_before_what
         old.step()
         old.all_reported()
         leave(old, [0, 2])
+        collector.watch(old, 0)  # has come to the new run
         monitor = collector.watch(old, 1)
         with collector.job(3) as new:
             for process, rank in ((0, 0), (2, 1)):
