@@ -82,9 +82,8 @@ class ReturnGrace:
         """Whether all its ranks have reported, those that have not come to it yet in the run before."""
         own, before = run.ranks.values(), self._before(run)
         here = {state.place.process for state in own}
-        behind = (
-            [] if before is None else [s for s in before.ranks.values() if s.report and s.place.process not in here]
-        )
+        there = () if before is None else before.ranks.values()
+        behind = [s for s in there if s.report is not None and s.ended is None and s.place.process not in here]
         are_known = run.world_size is not None and len(own) + len(behind) >= run.world_size
         return are_known and all(state.report or state.ended is not None for state in own)
 

@@ -54,6 +54,9 @@ def test_a_rank_that_reports_in_the_run_before_is_not_waited_for() -> None:
     assert grace.waits_for(run, 1.0), "process 12 has come, with another rank"
     add_reports(before, 1, number=100)
     before.ranks[1].place = Place("n0", 11)
+    before.ranks[1].ended = 1.5
+    assert grace.waits_for(run, 2.0), "process 11 has ended; the one that takes its place is not back"
+    before.ranks[1].ended = None
     assert not grace.waits_for(run, 2.0)
 
 
