@@ -190,9 +190,10 @@ class Ingest:
                 try:
                     record = read_record(item)
                     given = await _report_of(record, origin.rank, work)
+                    learned = None
                     if given is not None and len(given.groups) > GROUPS:
-                        await self._learn_groups(origin, given, work)
-                    counts["otel_fr" if self._record(origin, record, given, reports, ended) else "other"] += 1
+                        learned = await self._learn_groups(origin, given, work)
+                    counts["otel_fr" if self._record(origin, record, given, learned, reports, ended) else "other"] += 1
                 except ValueError as error:
                     counts["invalid"] += 1
                     reports["invalid"] += 1
@@ -252,12 +253,19 @@ class Ingest:
         return True
 
     def _record(
-        self, origin: Origin, record: LogRecord, given: RankReport | None, reports: dict[str, int], ended: set[RunId]
+        self,
+        origin: Origin,
+        record: LogRecord,
+        given: RankReport | None,
+        learned: Run | None,
+        reports: dict[str, int],
+        ended: set[RunId],
     ) -> bool:
         """Take a log record of a rank. False: it is not one of otel-fr's.
 
         Args:
             given: the record's report; None: it is another event.
+            learned: as for `_report`.
             reports: number of rank reports by result, counted up here.
             ended: the run is added here if the report says that its rank has ended badly.
 
@@ -272,25 +280,32 @@ class Ingest:
             return True
         if given is None:
             return False
-        taken = self._report(origin, event, given, record.time)
+        taken = self._report(origin, event, given, learned, record.time)
         if taken is not None:
             reports["accepted" if taken else "late"] += 1
             if given.exit is not None and not given.exit.is_clean:
                 ended.add(origin.run)
         return True
 
-    async def _learn_groups(self, origin: Origin, given: RankReport, work: Work) -> None:
-        """Learn the groups of a report that has many, before it is taken as a whole."""
-        members = MemberReader(self._interner)
+    async def _learn_groups(self, origin: Origin, given: RankReport, work: Work) -> Run | None:
+        """Learn the groups of a report that has many, before it is taken as a whole.
+
+        Returns:
+            the run that knows them all now; None: there is none, because there is no room or the run was dropped.
+        """
+        members, run = MemberReader(self._interner), self._run(origin)
         for start in range(0, len(given.groups), GROUPS):
-            run = self._run(origin)  # each time: it may have been dropped
-            if run is None or origin.rank not in run.ranks:
-                return
+            if run is None or self._run(origin) is not run or origin.rank not in run.ranks:
+                return None
             run.learn_groups(given, given.groups[start : start + GROUPS], members)
             await work.next()
+        return run
 
-    def _report(self, origin: Origin, event: str, given: RankReport, stamp: float) -> bool | None:
+    def _report(self, origin: Origin, event: str, given: RankReport, learned: Run | None, stamp: float) -> bool | None:
         """Take a report. False: it is late; None: there is no room for its run.
+
+        Args:
+            learned: the run that knows the report's groups already; None: none is known to.
 
         Raises:
             ValueError: a group has too many members.
@@ -301,7 +316,7 @@ class Ingest:
         if run is None:
             return None
         now, wall = self._clock(), self._wall()
-        knows_groups = len(given.groups) > GROUPS
+        knows_groups = run is learned
         taken = run.apply(given, self._interner, now=now, wall=wall, stamp=stamp, knows_groups=knows_groups)
         if given.exit is not None and given.exit.is_for_nodes:
             run.mark_replaced()  # a rank that its launcher ends for a new node is no fault, nor is what follows from it

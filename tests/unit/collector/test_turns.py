@@ -205,3 +205,23 @@ def test_of_reports_with_many_groups_some_groups_of_one_are_learnt_in_a_turn_of_
     known = asyncio.run(play())
     assert known[-1] == 8 * 1_000
     assert max(later - before for before, later in itertools.pairwise(known)) <= ingest_module.GROUPS
+
+
+def test_a_report_whose_run_is_dropped_while_its_groups_are_learnt_is_taken_with_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns_module, "SECONDS", -1.0)  # over at once
+    service = new_service()
+    groups = [floods.group(f"g{index}", "0-1") for index in range(1_000)]
+    report = floods.reports([(floods.Sender("team-a/0", 0, 2), {"groups": groups})])
+
+    async def play() -> None:
+        taken = asyncio.ensure_future(service.take(LOGS, report))
+        while not service.runs.usage.groups:
+            await asyncio.sleep(0)
+        (run,) = service.runs.by_id.values()
+        service.runs._drop(run)
+        await taken
+
+    asyncio.run(play())
+    assert service.runs.usage.groups == 1_000
