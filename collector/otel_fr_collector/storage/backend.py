@@ -141,7 +141,7 @@ class Backend(ABC):
         """Write all pending rows in one transaction."""
 
     @abstractmethod
-    def prune(self) -> int:
+    def prune(self) -> None:
         """Delete incidents and jobs beyond the retention."""
 
     @abstractmethod

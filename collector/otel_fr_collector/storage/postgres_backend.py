@@ -99,11 +99,11 @@ class PostgresBackend(PostgresSharing):
                 error = again
         self._fail(error)
 
-    def prune(self) -> int:
+    def prune(self) -> None:
         if self._db is None:
-            return 0
+            return
         with answering(self._db):
-            return prune(self._db, self._retention, self._wall())
+            prune(self._db, self._retention, self._wall())
 
     def close(self, until: float = 0.0) -> None:
         super().close(until)

@@ -87,14 +87,11 @@ def _write(connection: Connection, batch: Batch, collector: str, *, late: bool) 
             cursor.executemany(_JOB, [jobs[key] for key in sorted(jobs)])
 
 
-def prune(connection: Connection, retention: Retention, wall: float) -> int:
+def prune(connection: Connection, retention: Retention, wall: float) -> None:
     """Delete resolved incidents and finished jobs beyond the retention, unless another collector is doing so.
 
     Args:
         wall: Unix time in seconds.
-
-    Returns:
-        The number of deleted incidents and jobs.
 
     Raises:
         psycopg.Error: the server cannot do it now.
@@ -102,22 +99,19 @@ def prune(connection: Connection, retention: Retention, wall: float) -> int:
     before = wall - retention.seconds
     with connection.transaction():
         if connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (PRUNE_LOCK,)).fetchone() != (True,):
-            return 0
-        gone = connection.execute(
-            "DELETE FROM otel_fr.incidents WHERE state = 'resolved' AND changed < %s", (before,)
-        ).rowcount
-        gone += connection.execute("DELETE FROM otel_fr.jobs WHERE ended < %s", (before,)).rowcount
+            return
+        connection.execute("DELETE FROM otel_fr.incidents WHERE state = 'resolved' AND changed < %s", (before,))
+        connection.execute("DELETE FROM otel_fr.jobs WHERE ended < %s", (before,))
         row = connection.execute(
             f"SELECT coalesce(sum({_INCIDENT_SIZE}), 0)::bigint FROM otel_fr.incidents".encode()  # noqa: S608
         ).fetchone()
         used = 0 if row is None else int(row[0])
-        gone += connection.execute(_LARGEST_JOBS, {"room": max(0, retention.size - used)}).rowcount
-        gone += connection.execute(_LARGEST_INCIDENTS, {"room": retention.size}).rowcount
+        connection.execute(_LARGEST_JOBS, {"room": max(0, retention.size - used)})
+        connection.execute(_LARGEST_INCIDENTS, {"room": retention.size})
         connection.execute(
             "DELETE FROM otel_fr.notes WHERE NOT EXISTS (SELECT 1 FROM otel_fr.incidents WHERE id = notes.incident)"
         )
         connection.execute(_RUNS_WITHOUT_INCIDENT)
-    return gone
 
 
 _INCIDENT_SIZE = "pg_column_size(data) + pg_column_size(memory) + 300"

@@ -111,8 +111,9 @@ class SqliteBackend(StoredRows):
             self._follow()
         super().step(now)
 
-    def prune(self) -> int:
-        return 0 if self._db is None else prune(self._db, self._retention, self._wall())
+    def prune(self) -> None:
+        if self._db is not None:
+            prune(self._db, self._retention, self._wall())
 
     @property
     def _retry_seconds(self) -> float:

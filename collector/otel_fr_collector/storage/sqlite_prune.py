@@ -16,8 +16,8 @@ _OLDEST_INCIDENTS = """
 """
 
 
-def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> int:
-    """Delete resolved incidents and finished jobs beyond the retention. Return how many incidents.
+def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> None:
+    """Delete resolved incidents and finished jobs beyond the retention.
 
     Args:
         wall: Unix time in seconds.
@@ -36,7 +36,6 @@ def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> int:
             db.execute("DELETE FROM notes WHERE incident NOT IN (SELECT id FROM incidents)")
     if gone or jobs:
         db.executescript("PRAGMA incremental_vacuum")  # execute() would take one step of it, a page
-    return gone
 
 
 def _shrink(db: sqlite3.Connection, size: int, delete: str, batch: int) -> int:

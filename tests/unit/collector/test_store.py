@@ -59,9 +59,10 @@ def test_the_oldest_resolved_incidents_go_when_the_file_is_too_large(tmp_path: P
     store.save([incident(0, FIRING, NOW - 9_000)])
     store.save([incident(n, changed=NOW - 2_000 + n, text="x" * 4_000) for n in range(1, 1_001)])
     assert store.path.stat().st_size + _wal(store) > 4 << 20
-    assert store.prune() > 0
+    store.prune()
     left = numbers(store)
     assert left[0] == 0
+    assert left[1] > 1
     assert left[-1] == 1_000
     assert left[1:] == list(range(left[1], 1_001))  # the youngest, none left out
     store.close()
