@@ -101,11 +101,15 @@ class GroupRecorder:
                 ours.created, ours.index, ours.ranks = 1, begun.position, begun.ranks
                 self._defined(name, ours.index)
                 return
-            if member_ranks(self._c10d, group) is not None:
-                self._define_group(ours, group)
+            ranks = member_ranks(self._c10d, group)
+            if ranks is not None:
+                self._define_group(ours, group, ranks)
 
-    def _define_group(self, ours: LiveGroup, group: Any) -> None:
-        ours.ranks = ranks = member_ranks(self._c10d, group) or ()
+    def _define_group(self, ours: LiveGroup, group: Any, ranks: tuple[int, ...] | None = None) -> None:
+        """Write the definition of a group. ``ranks``: its members; None: torch is asked for them."""
+        if ranks is None:
+            ranks = member_ranks(self._c10d, group) or ()
+        ours.ranks = ranks
         ours.index = self._add(describe(self._c10d, group, ours.name, ranks, self._local_id))
         self._defined(ours.name, ours.index)
 
