@@ -82,6 +82,10 @@ class CollectorView:
         """The value of one sample of /metrics; 0 if there is none."""
         return next((value for own, value in self.samples(name) if labels.items() <= own.items()), 0.0)
 
+    def deliveries(self, outlet: str, outcome: str = "sent") -> float:
+        """The number of an outlet's messages with this outcome. The store, if any, has noted those that were sent."""
+        return self.metric("otel_fr_collector_deliveries_total", outlet=outlet, outcome=outcome)
+
     def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
         """Labels and value of each sample of this name in /metrics."""
         from prometheus_client.parser import text_string_to_metric_families

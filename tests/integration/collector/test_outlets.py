@@ -112,8 +112,7 @@ def test_an_alertmanager_that_fails_is_retried_and_delays_nothing(
     ):
         job.skip(1)
         collector.wait_cause()
-        failed = {"outlet": "alertmanager 127.0.0.1", "outcome": "failed"}
-        collector.deliver(lambda: collector.metric("otel_fr_collector_deliveries_total", **failed) >= 2)
+        collector.deliver(lambda: collector.deliveries("alertmanager 127.0.0.1", "failed") >= 2)
         alerts.status = 200
         collector.deliver(lambda: alerts.posts)
     assert caplog.text.count("alertmanager 127.0.0.1: could not deliver an incident: status 500") == 1

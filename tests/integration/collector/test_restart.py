@@ -36,8 +36,7 @@ def test_an_open_incident_continues_after_sigkill_and_is_published_once(tmp_path
         job = stack.enter_context(Job(first, 3))
         waiting = job.hang(1)
         opened = first.wait_cause()
-        assert wait_for(lambda: alerts.posts and hook.requests)
-        assert wait_for(lambda: rows(tmp_path / "data" / "incidents.db", "notes"))
+        assert wait_for(lambda: alerts.posts and first.deliveries("webhook 127.0.0.1"))
         posts_before = len(hook.requests)
         first.kill()
         before = alerts.posts[-1][0]

@@ -32,7 +32,8 @@ from tests.support.waiting import PATIENCE, wait_for
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 """Standard Webhooks' own example."""
-DELIVERIES = "otel_fr_collector_deliveries_total"
+HERE = "webhook 127.0.0.1"
+"""The outlets of all receivers of these tests."""
 
 
 @pytest.fixture
@@ -107,12 +108,6 @@ def to(*hooks: Receiver) -> Callable[[Metrics, Store | None], list[Outlet]]:
     return lambda metrics, store: [Changes(webhook.Webhook(hook.url), metrics, store=store) for hook in hooks]
 
 
-def sent(collector: VirtualCollector, hook: Receiver) -> float | None:
-    """The number of accepted deliveries to all receivers of this host. The store, if any, has noted them."""
-    labels = {"outlet": f"webhook {hook.url.split('/')[2].split(':')[0]}", "outcome": "sent"}
-    return collector.service.metrics.registry.get_sample_value(DELIVERIES, labels)
-
-
 @pytest.mark.usefixtures("impatient")
 def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_delays_nothing(hook: Receiver) -> None:
     hook.status = 503
@@ -127,7 +122,7 @@ def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_delays_nothi
             collector.deliver(lambda: hook.requests)
             hook.status = 200
             collector.deliver(lambda: b'"resolved"' in hook.requests[-1][3])
-        collector.deliver(lambda: sent(collector, hook) == 4)
+        collector.deliver(lambda: collector.deliveries(HERE) == 4)
     ids = [headers["webhook-id"] for _, _, headers, _ in hook.requests]
     assert len(set(ids)) == 2  # a repeated attempt has the id of the first
 
@@ -183,11 +178,11 @@ def test_over_a_restart_what_is_over_is_told_to_whom_it_was_queued_for_and_once(
             incident = first.wait_cause()
             first.deliver(lambda: hook.requests)
             job.go_on(waiting)
-            first.deliver(lambda: sent(first, accepts) == 2)
+            first.deliver(lambda: first.deliveries(HERE) == 2)
         hook.status = 200
         before = len(hook.requests)
         with VirtualCollector(first.time, data=tmp_path, outlets=to(hook, accepts, new)) as second:
-            second.deliver(lambda: sent(second, hook) == 1)
+            second.deliver(lambda: second.deliveries(HERE) == 1)
             body = json.loads(hook.requests[before][3])
             assert (body["change"], body["incident"]["id"]) == ("resolved", incident["id"])
         with VirtualCollector(second.time, data=tmp_path, outlets=to(hook, accepts, new)) as third, third.job(2) as job:
@@ -318,7 +313,7 @@ def test_grafana_that_refuses_is_logged_and_costs_no_incident(
         job.hang(1)
         assert collector.wait_cause()
         collector.deliver(lambda: "status 401" in caplog.text)
-        assert collector.metric(DELIVERIES, outlet="grafana 127.0.0.1", outcome="rejected") >= 1
+        assert collector.deliveries("grafana 127.0.0.1", "rejected") >= 1
 
 
 def test_quiet_logs_one_line_for_each_change(tmp_path: Path) -> None:
