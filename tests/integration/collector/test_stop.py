@@ -145,7 +145,8 @@ import sys
 sys.modules["uvloop"] = None  # to import it is an ImportError
 """
 LOOP = """
-import asyncio, sys
+import asyncio, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 from otel_fr_collector.service import Service
 run = Service.run
 async def say(self):
