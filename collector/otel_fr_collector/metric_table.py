@@ -173,8 +173,8 @@ _REQUESTS = (
     _counter(
         "otel_fr_collector_requests_rejected",
         "requests",
-        "OTLP requests and control streams refused with an error status.",
-        *(Label("signal", (*_SIGNALS, "control")), Label("reason", (*_REJECTED, *_NOT_NOW))),
+        "OTLP requests, control streams and attribution requests refused with an error status.",
+        *(Label("signal", (*_SIGNALS, "control", "attribution")), Label("reason", (*_REJECTED, *_NOT_NOW))),
         act="Act on unauthenticated and denied: those jobs are not watched (OtelFrRequestsRejected). Clients retry"
         " after capacity, client_limit and gave_way: act if these last for minutes. gave_way: too much was in"
         " flight, and this tenant and address had the most.",

@@ -21,7 +21,7 @@ from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import METHODS
 from otel_fr_collector.receive.any_path import make_server
 from otel_fr_collector.receive.inflate import Inflater, encoding_of
-from otel_fr_collector.receive.intake import READ_SECONDS, IncomingRequest, Intake, too_slow
+from otel_fr_collector.receive.intake import ATTRIBUTION, CONTROL, READ_SECONDS, IncomingRequest, Intake, too_slow
 from otel_fr_collector.receive.rejections import Reason, RejectedError, malformed
 from otel_fr_collector.receive.time_limit import TimeLimits
 
@@ -153,7 +153,7 @@ def _watch(control: Control, intake: Intake, reader: _Reader) -> _Watch:
     async def handle(_: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
         try:
             token = reader.authorization(context)
-            with intake.admit(_client(context), token, None) as request:
+            with intake.admit(_client(context), token, CONTROL) as request:
                 watch = _parse(control_pb2.WatchRequest, await reader.read(request, context))
                 request.release()  # what stays is bounded by MAX_WATCH and by the number of streams
                 if request.access.prefix:
@@ -169,7 +169,7 @@ def _watch(control: Control, intake: Intake, reader: _Reader) -> _Watch:
                     if grant.revoked:
                         raise RejectedError(Reason.UNAUTHENTICATED, "the token was removed, or is for other jobs now")
         except TooManyWatchersError:
-            intake.count_rejected(None, Reason.CAPACITY)
+            intake.count_rejected(CONTROL, Reason.CAPACITY)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many control streams are open")
         except RejectedError as error:
             await _abort(context, error)
@@ -190,7 +190,7 @@ async def _update(control: Control, watcher: Watcher, context: _Context) -> None
 def _attribute(attribution: Attribution, intake: Intake, reader: _Reader) -> _Export:
     async def handle(_: AsyncIterator[bytes], context: _Context) -> bytes:
         try:
-            with intake.admit(_client(context), reader.authorization(context), None) as request:
+            with intake.admit(_client(context), reader.authorization(context), ATTRIBUTION) as request:
                 asked = _parse(attribution_pb2.GetRequest, await reader.read(request, context))
                 if request.access.prefix:
                     intake.check_job(request.access, asked.job_id)

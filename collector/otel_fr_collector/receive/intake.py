@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from otel_fr_collector.network.tokens import EVERYTHING, Access, Grant, Tokens
-from otel_fr_collector.otlp.signals import LOGS, MalformedError
+from otel_fr_collector.otlp.signals import LOGS, METHODS, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
 from otel_fr_collector.receive.in_flight import InFlight
 from otel_fr_collector.receive.inflate import PIECE, CorruptError, Inflater
@@ -40,8 +40,10 @@ LARGE = 4 << 20
 READ_SECONDS = 30.0
 """Seconds in which a request must arrive once it has begun."""
 _NO_WAIT = contextlib.nullcontext()
-_CONTROL = "control"
-"""The signal of a control stream in metrics."""
+CONTROL = "control"
+"""What a control stream carries, as the signal in metrics."""
+ATTRIBUTION = "attribution"
+"""What a question about a run carries, as the signal in metrics."""
 
 
 def too_slow() -> RejectedError:
@@ -77,9 +79,7 @@ class IncomingRequest:
         size: bytes of the request that are kept.
     """
 
-    def __init__(
-        self, intake: Intake, client: str, access: Access, authorization: str = "", signal: str | None = None
-    ) -> None:
+    def __init__(self, intake: Intake, client: str, access: Access, authorization: str, signal: str) -> None:
         self._intake = intake
         self.client = client
         self.access = access
@@ -204,7 +204,7 @@ class Intake:
         service.runs.attention.waiting = self._oldest_wait
         self._metrics.watch_intake(lambda: self._in_flight.count, lambda: self._in_flight.size)
 
-    def admit(self, client: str, authorization: str, signal: str | None) -> IncomingRequest:
+    def admit(self, client: str, authorization: str, signal: str) -> IncomingRequest:
         """Admit one request. The caller adds its bytes as they arrive. It is in flight until its context ends.
 
         Rejections here and in the context are counted.
@@ -212,8 +212,7 @@ class Intake:
         Args:
             client: the client's address, without a port.
             authorization: the Authorization header.
-            signal: the signal of an OTLP request, which counts against the limit on requests. None: another request or
-                a control stream, which does not.
+            signal: what the request carries. Only OTLP's signals count against the limit on requests.
 
         Raises:
             RejectedError: the request is not allowed, or a limit is reached.
@@ -224,17 +223,17 @@ class Intake:
             self.count_rejected(signal, error.reason)
             raise
 
-    def count_rejected(self, signal: str | None, reason: Reason) -> None:
+    def count_rejected(self, signal: str, reason: Reason) -> None:
         """Count a rejected request. ``signal``: as in `admit`."""
-        self._metrics.requests_rejected.labels(signal or _CONTROL, reason.label).inc()
+        self._metrics.requests_rejected.labels(signal, reason.label).inc()
 
-    def _begin(self, client: str, authorization: str, signal: str | None) -> IncomingRequest:
+    def _begin(self, client: str, authorization: str, signal: str) -> IncomingRequest:
         access = self.authorise(authorization)
         own = self._client_requests.get(client, 0)
         if own >= self.limits.client_connections:
             raise retry(Reason.CLIENT_LIMIT, f"this client has reached its limit of {own} open requests and streams")
         request = IncomingRequest(self, client, access, authorization, signal)
-        if signal is not None and not self._in_flight.add(request):
+        if signal in METHODS and not self._in_flight.add(request):
             raise self._full("requests", request)
         self._client_requests[client] = own + 1
         return request

@@ -99,6 +99,8 @@ def test_questions_that_have_no_answer(shared: Collector) -> None:
     assert refused(lambda: shared.send(GET, b"\x0a\x80\x80\x02" + b"x" * 32_768)) == (
         grpc.StatusCode.RESOURCE_EXHAUSTED
     )
+    for reason in ("malformed", "too_large"):
+        assert shared.metric("otel_fr_collector_requests_rejected_total", signal="attribution", reason=reason)
 
 
 def test_a_tenant_learns_of_its_own_jobs_only(tmp_path: Path) -> None:

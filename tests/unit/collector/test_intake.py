@@ -17,7 +17,7 @@ from otel_fr_collector.jobs import ingest
 from otel_fr_collector.metric_table import FAMILIES
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp import status as otlp_status
-from otel_fr_collector.otlp.signals import LOGS, TRACES
+from otel_fr_collector.otlp.signals import LOGS, METHODS, TRACES
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.receive import intake as module
 from otel_fr_collector.receive.inflate import MAX_MEMBERS, PIECE, CorruptError, Inflater
@@ -286,6 +286,7 @@ def test_one_timer_serves_all_and_each_ends_in_its_own_time() -> None:
     assert asyncio.run(main()) == [1, 2, 3]
 
 
-def test_every_reason_for_a_rejection_is_in_the_table() -> None:
+def test_every_reason_and_kind_of_a_rejected_request_is_in_the_table() -> None:
     labels = {label.name: label for label in FAMILIES["otel_fr_collector_requests_rejected"].labels}
     assert {reason.label for reason in Reason} == set(labels["reason"].values)
+    assert {*METHODS, module.CONTROL, module.ATTRIBUTION} == set(labels["signal"].values)

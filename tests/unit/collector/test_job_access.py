@@ -69,7 +69,7 @@ def take(access: Access, signal: str, data: bytes) -> Service:
 
     async def play() -> None:
         intake = Intake(service)
-        await intake.take(IncomingRequest(intake, "client", access), signal, data)
+        await intake.take(IncomingRequest(intake, "client", access, "", signal), signal, data)
 
     asyncio.run(play())
     return service
