@@ -25,9 +25,10 @@ def build(facts: Facts, deaths: frozenset[int]) -> dict[InstanceKey, Node]:
     nodes = _waited_in(facts, deaths)
     joined = {key for key, node in nodes.items() if _all_joined(facts, node.instance, deaths)}
     members = _Members(facts, deaths, nodes, joined)
-    heads: dict[tuple[str, str, bool], InstanceKey] = {}
+    heads: dict[tuple[str, str, bool, tuple[int, ...]], InstanceKey] = {}
     for key, node in nodes.items():
-        head_key = (node.instance.group.id, node.instance.stream, node.is_left)
+        # A creation of a group does not wait for an earlier one of other members.
+        head_key = (node.instance.group.id, node.instance.stream, node.is_left, node.instance.members)
         if node.instance.stream != "p2p" and head_key in heads:
             node.behind = heads[head_key]
             continue

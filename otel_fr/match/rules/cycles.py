@@ -171,6 +171,22 @@ def _claim(
     )
 
 
+def creation_left_out_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
+    """The cycle has creations of process groups, and no more ranks are missing from them than wait in them. All ranks
+    must call each of them: the missing ones left them out, unless their positions show that others are out of step."""
+    created = [key for key in cycle.keys if key[1] == "group"]
+    inside = set(cycle.keys)
+    absent = sorted({rank for key in created for rank in _ahead(case, key, inside)})
+    waiting = tuple(sorted({rank for key in created for rank in case.nodes[key].waiting}))
+    is_other = any(not found.or_else for found in cycle.skipped)
+    if is_other or not absent or len(absent) > len(waiting) or not set(absent).isdisjoint(waiting):
+        return None
+    node = case.nodes[created[0]]
+    taken = next(key for rank in absent for key in node.next.get(rank, ()) if key in inside)
+    text = sentences.out_of_step_text(tuple(absent), node.instance, case.nodes[taken].instance, waiting)
+    return blocked.absent_claim(case, node, absent, text, cycle.keys)
+
+
 def out_of_step_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     """The positions of the ranks in all groups show that some left out a call, or made one too many."""
     if not cycle.skipped or all(found.swapped for found in cycle.skipped):
@@ -292,21 +308,6 @@ def _holds_whole_message(case: Case, rank: int, record: int) -> bool:
     return any(len(one.calls) == 2 and one.call(rank).record > record for one in messages)
 
 
-def creation_left_out_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
-    """The cycle has one creation of a process group, and no more ranks are missing from it than wait in it. All ranks
-    must call it: the missing ones left it out."""
-    created = [key for key in cycle.keys if key[1] == "group"]
-    if cycle.skipped or len(created) != 1:
-        return None
-    node = case.nodes[created[0]]
-    absent = _ahead(case, created[0], set(cycle.keys))
-    if len(absent) > len(node.waiting):
-        return None
-    taken = next(key for key in node.next[absent[0]] if key in cycle.keys)
-    text = sentences.out_of_step_text(tuple(absent), node.instance, case.nodes[taken].instance, node.waiting)
-    return blocked.absent_claim(case, node, absent, text, cycle.keys)
-
-
 def deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:
     """Ranks took calls in different orders. Those that are out of step with the others are named, else all."""
     inside = set(cycle.keys)
@@ -322,11 +323,11 @@ def deadlock(case: Case, _: Claims, cycle: Cycle) -> Outcome:
 STAGE = Stage(
     cycle,
     (
+        creation_left_out_in_cycle,
         out_of_step_in_cycle,
         misdirected_in_cycle,
         message_too_many_in_cycle,
         message_missing_in_cycle,
-        creation_left_out_in_cycle,
         deadlock,
     ),
 )

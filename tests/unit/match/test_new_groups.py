@@ -211,6 +211,20 @@ def test_a_member_that_leaves_out_a_creation_and_waits_in_a_collective_is_named(
     assert found.culprit_ranks == named
 
 
+@pytest.mark.parametrize("pairs", [((0, 1), (2, 3)), ((0, 2), (1, 3))])
+@pytest.mark.parametrize("first", [1, 3])
+def test_ranks_that_leave_out_creations_of_several_groups_are_named_together(
+    pairs: tuple[tuple[int, int], ...], first: int
+) -> None:
+    """As ``init_device_mesh`` creates the groups of a dimension: one after the other, each with other members."""
+    calls = [made(pair[0], number, ranks=pair) for number, pair in enumerate(pairs, first)]
+    absent = tuple(sorted(pair[1] for pair in pairs))
+    calls += [call(own, 1, record=50) for own in absent]
+    (found,) = causes(verdict(calls, [rank(own, int(own in absent), 0) for own in WORLD.ranks], size=4))
+    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, absent)
+    assert found.rule == "creation_left_out_in_cycle"
+
+
 def older(calls: list[Call], number: int) -> list[Finding]:
     """The verdict if that rank has a recorder that records no creations, such as PyTorch's."""
     ranks = [rank(r, int(any(c.rank == r and c.stream != "group" for c in calls)), 0) for r in WORLD.ranks]
