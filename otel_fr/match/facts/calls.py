@@ -18,6 +18,11 @@ def pair_of(call: Call) -> tuple[int, int] | None:
     return way(call.signature.operation, call.rank, call.signature.peer)
 
 
+def is_incomplete(call: Call) -> bool:
+    """True if it is known that the call has not completed."""
+    return call.state in (CallState.IN_FLIGHT, CallState.FAILED)
+
+
 def is_posted(call: Call) -> bool:
     """True if the call is a message in flight for which no thread waits."""
     return call.stream == "p2p" and call.age == 0.0

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from signal import SIGKILL
 
 from otel_fr.communication_errors import is_communication
-from otel_fr.match.facts.calls import failed_at_once, gave_up
+from otel_fr.match.facts.calls import failed_at_once, gave_up, is_incomplete
 from otel_fr.match.facts.instances import Instance, has_joined
 from otel_fr.match.facts.known import Facts
 from otel_fr.match.facts.mismatch import judge
@@ -197,7 +197,7 @@ def _may_be_stopped(info: Rank) -> bool:
 
 
 def _open_calls(calls: Iterable[Call]) -> list[Call]:
-    return [call for call in calls if call.state in (CallState.IN_FLIGHT, CallState.FAILED) and not call.left]
+    return [call for call in calls if is_incomplete(call) and not call.left]
 
 
 def culprit_deaths(facts: Facts, excused: frozenset[int]) -> frozenset[int]:

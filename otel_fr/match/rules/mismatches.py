@@ -99,10 +99,10 @@ def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
     if node.instance is not bad.instance and not _has_freed(case, bad, node.idle):
         return False
     is_shown = not (node.undecided or node.next or node.dead)
-    return is_shown and all(_was_away(case, rank) for rank in node.idle)
+    return is_shown and all(_has_not_come(case, rank) for rank in node.idle)
 
 
-def _was_away(case: Case, rank: int) -> bool:
+def _has_not_come(case: Case, rank: int) -> bool:
     info = case.evidence.ranks.get(rank)
     if info is None or info.ending is Ending.RUNNING:
         return info is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from otel_fr.match.case import Case
-from otel_fr.match.facts.calls import failed_at_once
+from otel_fr.match.facts.calls import failed_at_once, is_incomplete
 from otel_fr.match.facts.endings import stayed_away
 from otel_fr.match.facts.instances import Instance, instance_key
 from otel_fr.match.facts.mismatch import judge
@@ -87,18 +87,15 @@ def died_in_mismatch(case: Case, claims: Claims, ranks: Sequence[int]) -> str | 
     for own in case.by_rank.get(ranks[0], ()):
         key = instance_key(own)
         instance = case.instances.get(key) if key is not None and key in claims.cause_of else None
-        if instance is None or not all(_was_in(instance, rank) for rank in ranks):
+        if instance is None or any(rank not in instance.calls for rank in ranks):
+            continue
+        if any(not is_incomplete(instance.call(rank)) for rank in ranks):
             continue
         node = case.nodes.get(instance.key)
         is_behind = node is not None and node.mismatch is not None and judge(instance) is not None
         if is_behind or instance.key in wrong:
             return claims.cause_of[instance.key]
     return None
-
-
-def _was_in(instance: Instance, rank: int) -> bool:
-    """Return whether the rank's call has not completed."""
-    return rank in instance.calls and instance.call(rank).state in (CallState.IN_FLIGHT, CallState.FAILED)
 
 
 def is_in_barrier(case: Case, rank: int) -> bool:
