@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -294,17 +294,27 @@ class Job:
                 with contextlib.suppress(grpc.RpcError, ValueError):  # the collector may have been stopped
                     rank.send_report(seconds=REPORT_SECONDS)
 
+    @contextlib.contextmanager
+    def at_once(self, ranks: Iterable[int]) -> Iterator[None]:
+        """No report shows what only some of these ranks have done in the block, however long a busy machine takes."""
+        with contextlib.ExitStack() as stack:
+            for rank in ranks:
+                stack.enter_context(self.ranks[rank].lock)
+            yield
+
     def step(self, group: Group | None = None, op: str = "all_reduce", **more: Any) -> None:
         """Make one collective that all members join and complete."""
         group = group or self.world
-        calls = [self.ranks[rank].issue(group, op, **more) for rank in group.ranks]
+        with self.at_once(group.ranks):
+            calls = [self.ranks[rank].issue(group, op, **more) for rank in group.ranks]
         for call in calls:
             self.ranks[call.rank].complete(call)
 
     def skip(self, culprit: int, group: Group | None = None) -> list[Issued]:
         """Make one collective that all members but one join."""
         group = group or self.world
-        return [self.ranks[rank].issue(group) for rank in group.ranks if rank != culprit]
+        with self.at_once(group.ranks):
+            return [self.ranks[rank].issue(group) for rank in group.ranks if rank != culprit]
 
     def hang(self, culprit: int) -> list[Issued]:
         """Make a collective that all ranks complete, and then one that all but one join."""
@@ -315,7 +325,9 @@ class Job:
         """Let the absent members join as well, and all complete."""
         group = waiting[0].group
         absent = set(group.ranks) - {call.rank for call in waiting}
-        for call in [*waiting, *(self.ranks[rank].issue(group) for rank in sorted(absent))]:
+        with self.at_once(absent):
+            calls = [*waiting, *(self.ranks[rank].issue(group) for rank in sorted(absent))]
+        for call in calls:
             self.ranks[call.rank].complete(call)
 
     def all_reported(self) -> None:
