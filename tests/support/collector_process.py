@@ -91,7 +91,8 @@ class Collector(CollectorView):
             return Answer(error.code, dict(error.headers), error.read())
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.incidents_file.read_text().splitlines()]
+        whole, _, _ = self.incidents_file.read_text().rpartition("\n")  # the last line may be half written
+        return [json.loads(line) for line in whole.splitlines()]
 
     def said(self) -> str:
         return self.err_file.read_text()
