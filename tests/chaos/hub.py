@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.support.collector_process import Collector, start
+from tests.support.commands import OTEL_FR
 from tests.support.health import HealthWatch
 from tests.support.ports import free_address
 
@@ -47,7 +48,7 @@ class Hub:
         self._open.close()
 
     def begin(self) -> None:
-        self.collector = self._open.enter_context(start(self.folder, self.starts, *self._options))
+        self.collector = self._open.enter_context(start(self.folder, self.starts, *self._options, program=OTEL_FR))
         self.starts += 1
         self.look()
 

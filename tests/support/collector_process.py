@@ -130,6 +130,10 @@ def patched(**values: float) -> tuple[str, ...]:
     return sys.executable, "-c", "\n".join([*lines, "sys.exit(main())"])
 
 
+STORED_FIRST = {"timeline__PUBLISH_PATIENCE": PATIENCE}
+"""For `patched`: what is published is on disk, or the disk has failed, however slow it is. So it survives a kill."""
+
+
 @contextlib.contextmanager
 def running(
     folder: Path, *options: str, tls: ssl.SSLContext | None = None, program: Sequence[str] = OTEL_FR
@@ -145,7 +149,12 @@ def running(
 
 
 def start(
-    folder: Path, number: int, *options: str, program: Sequence[str] = OTEL_FR
+    folder: Path, number: int, *options: str, program: Sequence[str] = ()
 ) -> contextlib.AbstractContextManager[Collector]:
-    """Start ``number`` of a collector; all its starts share their data folder."""
-    return running(folder / f"start-{number}", "--data", str(folder / "data"), *options, program=program)
+    """Start ``number`` of a collector; all its starts share their data folder.
+
+    Args:
+        program: as in `running`; empty: one that publishes what is `STORED_FIRST`.
+    """
+    data = ("--data", str(folder / "data"))
+    return running(folder / f"start-{number}", *data, *options, program=program or patched(**STORED_FIRST))

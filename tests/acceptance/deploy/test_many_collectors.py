@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from tests.acceptance.deploy.test_pipelines import Gateway
-from tests.support.collector_process import Collector, running
+from tests.support.collector_process import STORED_FIRST, Collector, patched, running
 from tests.support.external_programs import OTELCOL, get, load, needs_otelcol, started
 from tests.support.incident_receivers import AlertSink, Receiver
 from tests.support.played_job import Issued, Job
@@ -59,7 +59,8 @@ class Site:
 
     def _collector(self, address: str) -> Collector:
         options = ["--grpc", f"{address}:{self._port}", "--otlp-http", "off", "--data", str(self._folder / address)]
-        return self._stack.enter_context(running(self._folder / f"run-{address}", *options, *self._options))
+        folder, program = self._folder / f"run-{address}", patched(**STORED_FIRST)
+        return self._stack.enter_context(running(folder, *options, *self._options, program=program))
 
     def _load_balancer(self) -> Gateway:
         config = load("otelcol/loadbalancing.yaml")

@@ -9,17 +9,19 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.certificates import Certificates
-from tests.support.collector_process import Collector, running
+from tests.support.collector_process import Collector, start
 from tests.support.collector_view import CollectorView
 from tests.support.commands import OTEL_FR, otel_fr, run
 from tests.support.http_servers import Handler, http_server
 from tests.support.incident_receivers import Receiver
 from tests.support.long_tests import all_but
 from tests.support.played_job import Job
+from tests.support.ports import free_address
 from tests.support.terminal import terminal
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
@@ -214,9 +216,9 @@ def test_at_a_terminal_incidents_fit_its_width_and_one_is_shown_in_full(
 
 
 def test_incidents_are_followed_over_a_restart_and_each_change_is_printed_once(tmp_path: Path) -> None:
-    data = ("--data", str(tmp_path / "data"))
+    address = free_address()
     with contextlib.ExitStack() as stack:
-        collector = stack.enter_context(running(tmp_path / "1", *data))
+        collector = stack.enter_context(start(tmp_path, 1, "--http", address))
         job = stack.enter_context(Job(collector, 2))
         waiting = job.hang(1)
         number = collector.wait_cause()["id"]
@@ -225,18 +227,24 @@ def test_incidents_are_followed_over_a_restart_and_each_change_is_printed_once(t
             process = subprocess.Popen(command, stdout=out, stderr=err)
         stack.callback(process.kill)
 
+        def printed() -> list[dict[str, Any]]:
+            whole, _, _ = (tmp_path / "followed").read_text().rpartition("\n")
+            return [json.loads(line) for line in whole.splitlines()]
+
         def followed() -> list[tuple[str, str]]:
-            lines = (tmp_path / "followed").read_text().splitlines()
-            return [(line["change"], line["incident"]["id"]) for line in map(json.loads, lines)]
+            """Without updates: on a busy machine a rank's report may be late, and the incident changes."""
+            found = [(line["change"], line["incident"]["id"]) for line in printed()]
+            return [one for one in found if one[0] != "updated"]
 
         assert wait_for(lambda: followed() == [("opened", number)])
-        address = collector.http.removeprefix("http://")
         collector.kill()
         assert wait_for(lambda: "Trying again" in (tmp_path / "said").read_text())
-        second = stack.enter_context(running(tmp_path / "2", *data, "--http", address))
+        second = stack.enter_context(start(tmp_path, 2, "--http", address))
         job.collector = second
         job.go_on(waiting)
         assert wait_for(lambda: followed() == [("opened", number), ("resolved", number)])
+        revisions = [line["incident"]["revision"] for line in printed()]
+        assert revisions == sorted(set(revisions))
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
 

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from otel_fr_collector.storage.postgres_sharing import ORPHANED_AFTER
 
-from tests.support.collector_process import Collector, patched, running
+from tests.support.collector_process import STORED_FIRST, Collector, patched, running
 from tests.support.incident_receivers import AlertSink, Receiver
 from tests.support.played_job import Job
 from tests.support.postgres import PostgresServer
@@ -28,6 +28,7 @@ PROGRAM = patched(
     storage__postgres_backend__RETRY=0.2,
     storage__postgres_connection__ANSWER_SECONDS=3.0,
     web__finished__SHOW_SECONDS=0.5,
+    **STORED_FIRST,
 )
 """Collectors that tell each other soon, and see soon that the database is away."""
 
