@@ -25,6 +25,7 @@ from tests.support.collector_process import Collector, running
 from tests.support.grpc_calls import LOGS, METRICS, TRACES
 from tests.support.otlp_backends import Backend, MemoryBackend, grpc_backend, http_backend
 from tests.support.otlp_messages import spans
+from tests.support.ports import free_address
 from tests.support.rank_metrics import metrics_of
 from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
@@ -81,15 +82,15 @@ def _send_until_dead(
 
 
 def test_a_backend_that_comes_late_gets_everything_in_order_after_a_restart_too(tmp_path: Path) -> None:
-    with grpc_backend() as probe:
-        address = probe.url.removeprefix("grpc://")
+    address = free_address()
+    away = Backend(url=f"grpc://{address}")
     first, second = [spans(n) for n in range(1, 9)], [spans(n) for n in range(9, 13)]
-    with VirtualCollector(data=tmp_path, forward=[probe]) as collector:
+    with VirtualCollector(data=tmp_path, forward=[away]) as collector:
         for data in first:
             collector.send(TRACES, data)
         assert collector.metric(QUEUE) == sum(map(len, first))
         collector.stop()
-    with VirtualCollector(collector.time, data=tmp_path, forward=[probe]) as collector:
+    with VirtualCollector(collector.time, data=tmp_path, forward=[away]) as collector:
         for data in second:
             collector.send(TRACES, data)
         assert collector.metric(QUEUE) == sum(map(len, [*first, *second]))

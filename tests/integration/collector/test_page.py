@@ -7,7 +7,7 @@ import re
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import pytest
 
@@ -16,6 +16,7 @@ from otel_fr.identity import encode_ranks
 from otel_fr.match import Place
 from tests.support.collector_process import running
 from tests.support.played_job import Job
+from tests.support.ports import free_address
 from tests.support.staged_collector import Stage
 from tests.support.waiting import PATIENCE
 from tests.support.watched_page import Watched, expectation
@@ -211,12 +212,11 @@ def test_nothing_foreign_could_run_or_be_loaded(stage: Stage) -> None:
 
 
 def test_a_lost_collector_is_reported_and_found_again(tmp_path: Path, watched: Watched) -> None:
-    page = watched.page
-    with running(tmp_path) as collector, Job(collector, 2) as job:
+    page, address = watched.page, free_address()
+    with running(tmp_path, "--http", address) as collector, Job(collector, 2) as job:
         job.step()
         page.goto(collector.http + "/")
         expect(page.locator("#jobs [data-item]")).to_have_count(1)
-        address = urlsplit(collector.http).netloc
         collector.kill()
         expect(page.locator("#live")).to_contain_text("connection lost")
     (tmp_path / "again").mkdir()

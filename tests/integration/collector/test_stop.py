@@ -19,6 +19,7 @@ from tests.support.otlp_backends import grpc_backend
 from tests.support.otlp_messages import spans
 from tests.support.paths import ROOT
 from tests.support.played_job import Job
+from tests.support.ports import free_address
 from tests.support.processes import children, is_gone, kill
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -55,17 +56,16 @@ def test_a_judgement_in_progress_does_not_delay_the_end(tmp_path: Path, where: s
 
 
 def test_a_killed_collector_leaves_no_child_and_its_ports_and_data_are_free(tmp_path: Path) -> None:
-    data = ("--data", str(tmp_path / "data"))
+    options = ("--data", str(tmp_path / "data"), "--grpc", free_address(), "--http", free_address())
     program = (sys.executable, str(SLOW_JUDGE), "aside")
-    with running(tmp_path / "1", *data, program=program) as first, Job(first, 2) as job:
+    with running(tmp_path / "1", *options, program=program) as first, Job(first, 2) as job:
         for rank in job.ranks:
             rank.issue(job.world)
         job.ranks[1].exit(signal=signal.SIGKILL)
         assert wait_for(lambda: "judging" in first.out_file.read_text())
         (child,) = children(first.process.pid)
         first.kill()
-    same = ("--grpc", first.grpc, "--http", first.http.removeprefix("http://"))
-    with running(tmp_path / "2", *data, *same) as second:
+    with running(tmp_path / "2", *options) as second:
         assert (second.grpc, second.http) == (first.grpc, first.http)
         assert wait_for(lambda: is_gone(child))
 
