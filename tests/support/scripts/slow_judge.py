@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 import time
 
+from otel_fr_collector import ending
 from otel_fr_collector.incidents import judge
 
 from otel_fr.cli import main
 
 JUDGING_SECONDS = 60.0
+LAST_WORDS = 3.0
+"""Seconds that are reserved for the last message, of twice as many to stop: a busy machine may take so long."""
 
 
 def _diagnose(_: object) -> list[object]:
@@ -20,5 +23,6 @@ def _diagnose(_: object) -> list[object]:
 
 if __name__ == "__main__":
     vars(judge)["diagnose"] = _diagnose
+    ending.MARGIN = ending.LOG_SECONDS = LAST_WORDS
     judge.MAX_SIZE_ON_LOOP = 10**9 if sys.argv[1] == "loop" else 0
     sys.exit(main(sys.argv[2:]))
