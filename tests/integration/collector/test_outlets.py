@@ -265,11 +265,13 @@ def test_a_pipe_without_a_reader_is_an_error_and_no_hang(tmp_path: Path) -> None
     assert f"--incidents {pipe}: no process reads this pipe" in done.stderr
 
 
-def open_incident(collector: Collector, alerts: AlertSink, name: str) -> None:
-    """A job with one incident, whose alert arrives whatever becomes of the file."""
-    with Job(collector, 2, name) as job:
-        job.hang(1)
-        assert wait_for(lambda: any(alert["labels"]["job_id"] == name for post in alerts.posts for alert in post))
+def open_incident(collector: Collector, alerts: AlertSink, name: str, jobs: contextlib.ExitStack) -> None:
+    """A job with one incident, whose alert arrives whatever becomes of the file.
+
+    It reports until ``jobs`` ends. Silence would change the incident, and add lines to the file.
+    """
+    jobs.enter_context(Job(collector, 2, name)).hang(1)
+    assert wait_for(lambda: any(alert["labels"]["job_id"] == name for post in alerts.posts for alert in post))
 
 
 def drain(reader: int) -> bytes:
@@ -286,8 +288,9 @@ def test_a_pipe_gets_whole_lines_and_is_never_waited_for(tmp_path: Path) -> None
     os.mkfifo(pipe)
     alerts = AlertSink()
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    with running(tmp_path / "run", "--alertmanager", alerts.url, "--incidents", str(pipe)) as collector:
-        open_incident(collector, alerts, "read")
+    options = ("--alertmanager", alerts.url, "--incidents", str(pipe))
+    with running(tmp_path / "run", *options) as collector, contextlib.ExitStack() as jobs:
+        open_incident(collector, alerts, "read", jobs)
         first = drain(reader)
         assert json.loads(first.splitlines()[0])["job"] == "read"
         assert first.endswith(b"\n")
@@ -295,11 +298,11 @@ def test_a_pipe_gets_whole_lines_and_is_never_waited_for(tmp_path: Path) -> None
         with contextlib.suppress(BlockingIOError):
             while True:
                 os.write(writer, b" " * 4_096)
-        open_incident(collector, alerts, "full")
+        open_incident(collector, alerts, "full", jobs)
         assert wait_for(lambda: collector.get("/healthz") == PROBLEM)
         os.close(writer)
         drain(reader)
-        open_incident(collector, alerts, "again")
+        open_incident(collector, alerts, "again", jobs)
         assert wait_for(lambda: collector.get("/healthz") == "ok\n")
         assert {json.loads(line)["job"] for line in drain(reader).splitlines()} >= {"again"}
     os.close(reader)
@@ -309,15 +312,15 @@ def test_a_pipe_gets_whole_lines_and_is_never_waited_for(tmp_path: Path) -> None
 def test_a_file_that_cannot_be_written_shows_in_the_health(tmp_path: Path) -> None:
     """A limit on the size of files stands in for a full disk; the line that was begun is completed later."""
     alerts = AlertSink()
-    with running(tmp_path, "--alertmanager", alerts.url) as collector:
+    with running(tmp_path, "--alertmanager", alerts.url) as collector, contextlib.ExitStack() as jobs:
         pid = collector.process.pid
-        open_incident(collector, alerts, "before")
+        open_incident(collector, alerts, "before", jobs)
         whole = collector.incidents_file.stat().st_size
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (whole + 100, resource.RLIM_INFINITY))
-        open_incident(collector, alerts, "during")
+        open_incident(collector, alerts, "during", jobs)
         assert wait_for(lambda: collector.get("/healthz") == PROBLEM)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        open_incident(collector, alerts, "after")
+        open_incident(collector, alerts, "after", jobs)
         assert wait_for(lambda: collector.get("/healthz") == "ok\n")
         assert {line["job"] for line in collector.lines()} >= {"before", "during", "after"}
     alerts.close()
