@@ -175,7 +175,7 @@ def test_under_load_clients_are_asked_to_retry_and_lose_nothing(tmp_path: Path) 
         assert 1 <= int(answer.headers["retry-after"]) <= 3
         assert Status.FromString(answer.body).code == 14
         exported = threads.submit(exporter.export, [span])  # type: ignore[list-item]
-        assert wait_for(lambda: collector.metric(REJECTED, reason="client_limit") == 3)
+        assert wait_for(lambda: collector.metric(REJECTED, reason="client_limit") >= 3)  # the exporter tries again
         holder.execute("ROLLBACK")
         for one in waiting:
             assert one.result() == b""
