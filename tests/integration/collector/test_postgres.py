@@ -31,7 +31,7 @@ from tests.support.commands import otel_fr
 from tests.support.played_job import Job
 from tests.support.postgres import PASSWORD, PostgresServer, postgres_server
 from tests.support.stores import DirectPostgres
-from tests.support.waiting import until, wait_for
+from tests.support.waiting import PATIENCE, until, wait_for
 from tests.unit.collector.test_store import NOW, incident
 
 IMPATIENT = patched(storage__postgres_backend__RETRY=0.2)
@@ -128,6 +128,7 @@ def test_a_server_that_does_not_answer_delays_nothing_but_its_own_rows(
         assert wait_for(lambda: store.problem)
     finally:
         server.send(signal.SIGCONT)
+    monkeypatch.setattr(postgres_connection, "ANSWER_SECONDS", PATIENCE)
     assert wait_for(lambda: moved(url, 2))
     assert wait_for(lambda: store.settled(1.0))
     assert len(store.find(job=None, state=None)) == 2
@@ -143,7 +144,7 @@ def test_a_full_disk_of_the_server_loses_nothing() -> None:
         for number, text in enumerate(texts):
             store.save([incident(number, FIRING, text=text)])
             store.settled(1.0)
-        assert "No space left" in store.problem
+        assert wait_for(lambda: "No space left" in store.problem)
         assert 0 < len(kept(url)) < 60
         subprocess.run(["mount", "-o", "remount,size=128m", str(folder)], check=True)
         assert wait_for(lambda: moved(url, 60))
