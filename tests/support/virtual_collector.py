@@ -245,6 +245,7 @@ class VirtualCollector(CollectorView):
             self.do(self._end())
             self._loop.close()
         if self.store is not None:
+            self.store.settled(PATIENCE)
             self.store.close()
 
     async def _end(self) -> None:

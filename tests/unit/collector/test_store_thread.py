@@ -155,7 +155,7 @@ def test_notes_go_on_in_a_new_file(tmp_path: Path) -> None:
     store.save([])
     until(store.take_new)
     store.save([incident(1)])  # as the service does
-    store.close()
+    store.close(time.monotonic() + 60.0)
     again = sqlite_store(tmp_path, Metrics())
     again.load(10)
     assert again.notes("webhook") == {incident(1).id: "1"}
