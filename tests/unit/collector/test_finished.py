@@ -93,10 +93,10 @@ def test_they_outlive_the_collector_and_end_with_the_retention(tmp_path: Path) -
 def test_a_job_that_is_over_is_kept_before_it_is_dropped_and_listed_after(tmp_path: Path) -> None:
     """A collector that is killed in between, an hour for a job that failed, has not forgotten it."""
     store = sqlite_store(tmp_path)
-    now = time.monotonic()
+    run = ended_run("job")
+    now = run.last_seen + 3.5
     service = Service(Metrics(), Outlets(Metrics()), lambda: now, lambda: WALL, store=store)
     kept = Finished(service)
-    run = ended_run("job", ago=3.5)
     for state in run.ranks.values():
         state.ended, state.ending = run.last_seen, Ending.KILLED
     service.runs.by_id[run.id] = run

@@ -223,7 +223,7 @@ def test_a_file_that_can_be_read_only_later_is_read_then(path: Path, monkeypatch
 
 
 def test_a_file_that_another_process_holds_ends_in_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "BUSY", 5.0)
+    monkeypatch.setattr(journal_module, "BUSY", PATIENCE)
 
     async def use(queues: Queues) -> None:
         with locked(path):
