@@ -36,7 +36,7 @@ from tests.support.external_programs import (
 from tests.support.paths import DEPLOY
 from tests.support.played_job import Issued, Job
 from tests.support.ports import free_port
-from tests.support.waiting import wait_for
+from tests.support.waiting import until, wait_for
 
 RULES = "prometheus/otel_fr.rules.yml"
 
@@ -221,9 +221,8 @@ def incidents(alertmanager: str) -> dict[str, dict[str, Any]]:
 
 
 def samples(prometheus: str, query: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = get(f"http://{prometheus}/api/v1/query?{urlencode({'query': query})}")["data"][
-        "result"
-    ]
+    answer = until(lambda: get(f"http://{prometheus}/api/v1/query?{urlencode({'query': query})}"))
+    found: list[dict[str, Any]] = answer["data"]["result"]
     return found
 
 
@@ -252,8 +251,9 @@ def test_a_hung_job_reaches_alertmanager_by_prometheus_while_the_collector_canno
     with watched(tmp_path, posts=False) as (job, _, alertmanager):
         job.step()
         waiting = job.skip(1)
-        assert wait_for(lambda: incidents(alertmanager)), (tmp_path / "prometheus.log").read_text()
-        ((name, alert),) = incidents(alertmanager).items()
+        found = wait_for(lambda: incidents(alertmanager))
+        assert found, (tmp_path / "prometheus.log").read_text()
+        ((name, alert),) = found.items()
         assert name == "TorchDistributedIncidentOpen"
         assert alert["labels"]["job_id"] == "job-7"
         assert (alert["labels"]["category"], alert["labels"]["severity"]) == ("missing_rank", "critical")

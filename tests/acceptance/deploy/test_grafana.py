@@ -25,7 +25,7 @@ from tests.support.paths import DEPLOY
 from tests.support.played_job import Job
 from tests.support.ports import free_port
 from tests.support.rank_metrics import metrics_of
-from tests.support.waiting import wait_for
+from tests.support.waiting import until, wait_for
 
 BOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 BUS_BANDWIDTH = "otel_fr_collective_bus_bandwidth_bytes_per_second"
@@ -156,7 +156,8 @@ def test_a_real_prometheus_answers_every_query_of_the_dashboards(tmp_path: Path)
         command.append(f"--storage.tsdb.path={tmp_path / 'tsdb'}")
 
         def ask(expression: str) -> dict[str, Any]:
-            return get(f"http://{at}/api/v1/query?query={quote(filled(expression))}") or {}
+            found: dict[str, Any] = until(lambda: get(f"http://{at}/api/v1/query?query={quote(filled(expression))}"))
+            return found
 
         with started(tmp_path / "prometheus.log", *command):
             seen = wait_for(lambda: ask("otel_fr_incidents_open").get("data", {}).get("result"))

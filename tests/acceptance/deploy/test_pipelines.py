@@ -102,7 +102,7 @@ def test_fanout_gives_otel_fr_everything_and_the_backend_the_traces_once_it_is_b
             assert ours.wait_cause()["culprit_ranks"] == [1]
             with running(tmp_path / "second", "--grpc", address) as backend:
                 assert wait_for(lambda: backend.metric(received, signal="traces") >= 3 * steps)
-        assert ours.metric(received, signal="traces") == 3 * (steps + 1)
+            assert wait_for(lambda: ours.metric(received, signal="traces") == 3 * (steps + 1))
     exporter = load("otelcol/fanout.yaml")["exporters"]["otlp_grpc/backend"]
     assert exporter["retry_on_failure"]["max_elapsed_time"] == "1h", "that long it may be away"
 
