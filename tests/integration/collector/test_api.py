@@ -143,7 +143,7 @@ def test_a_question_that_makes_no_sense_is_refused_with_its_parameter(collector:
 def events(url: str, found: list[tuple[str, Any]], opened: threading.Event) -> None:
     """Read the stream into a list until it ends."""
     name = ""
-    with urlopen(url + "/api/v1/events", timeout=30) as answer:
+    with urlopen(url + "/api/v1/events", timeout=PATIENCE) as answer:
         assert answer.headers["Content-Type"].startswith("text/event-stream")
         for line in answer:
             text = line.decode().rstrip("\r\n")
@@ -159,7 +159,7 @@ def test_the_stream_reports_jobs_and_each_change_and_ends_with_the_collector(pro
     opened = threading.Event()
     reader = threading.Thread(target=events, args=(process.http, found, opened), daemon=True)
     reader.start()
-    assert opened.wait(10)
+    assert opened.wait(PATIENCE)
     assert found[0] == ("jobs", {"jobs": []})
     with Job(process, 2) as job:
         waiting = job.hang(1)
@@ -170,7 +170,7 @@ def test_the_stream_reports_jobs_and_each_change_and_ends_with_the_collector(pro
             lambda: any(data["jobs"] and data["jobs"][0]["job"] == job.id for n, data in found if n == "jobs")
         )
     assert process.stop() == 0
-    reader.join(10)
+    reader.join(PATIENCE)
     assert not reader.is_alive()
 
 

@@ -241,7 +241,7 @@ class OverChannel:
         self._channel, self._metadata = channel, metadata
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        return unary(self._channel, method)(data, metadata=self._metadata, **options)
+        return unary(self._channel, method)(data, metadata=self._metadata, wait_for_ready=True, **options)
 
 
 @contextlib.contextmanager

@@ -113,7 +113,7 @@ def test_a_reader_of_some_jobs_learns_nothing_of_the_others(stored: bool, tmp_pa
         opened = threading.Event()
         listener = threading.Thread(target=listen, args=(opened,), daemon=True)
         listener.start()
-        assert opened.wait(10)
+        assert opened.wait(PATIENCE)
         writer = Player(collector, WRITER)
         jobs = [Job(writer, 2, name) for name in ("team-b/train", "team-a/train")]
         with jobs[0], jobs[1]:
@@ -136,7 +136,7 @@ def test_a_reader_of_some_jobs_learns_nothing_of_the_others(stored: bool, tmp_pa
             assert wait_for(lambda: any('"change"' in line for line in seen))
         metrics = collector.fetch("/metrics", Authorization=f"Bearer {TEAM_READER}")
         assert (metrics.status, b"some jobs only" in metrics.body) == (403, True)
-    listener.join(10)
+    listener.join(PATIENCE)
     assert not [line for line in seen if "team-b" in line]
 
 
