@@ -194,4 +194,4 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fork", refused)
     with pytest.raises(OSError, match="temporarily unavailable"):
         Aside(lambda: None)
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # threads of other tests may close theirs
