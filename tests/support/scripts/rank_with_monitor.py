@@ -124,9 +124,16 @@ class Player:
             self.writer.complete(ticket, self.group, seq, RecordState[state.upper()], time.monotonic_ns())
         self.open.clear()
 
-    def hold_gil(self, seconds: int) -> None:
+    def hold_gil(self, seconds: int = 0) -> int:
+        """Issue a call that does not end, and hold the GIL for so long; 0: until a byte comes, and return its length.
+
+        In one command: a call that is alone for a while may count as stalled before the GIL is held.
+        """
         print(json.dumps({"holding": True}), flush=True)
-        ctypes.PyDLL(None).sleep(seconds)
+        self.issue(complete=None)
+        libc = ctypes.PyDLL(None)
+        found: int = libc.sleep(seconds) if seconds else libc.read(0, ctypes.create_string_buffer(1), 1)
+        return found
 
     def say(self, message: dict[str, Any]) -> None:
         self.socket.send(json.dumps(message).encode())
