@@ -36,7 +36,8 @@ def test_reports_are_brief_while_a_rank_moves_and_full_when_it_is_asked_or_stand
         asked = progress(sink, brief=False, after=brief["n"]).report
         assert (asked["groups"][0]["desc"], asked["groups"][0]["ranks"]) == ("default_pg", "0-3")
         assert asked["groups"][0]["enq"] >= brief["groups"][0]["enq"] > 0
-        later = progress(sink, brief=True, after=asked["n"]).report
+        progress(sink, brief=True, after=asked["n"])
         assert rank.read()["done"] is None
-        still = progress(sink, brief=False, after=later["n"]).report
-        assert (still["groups"][0]["done"], still["last"]["seq"]) == (400, 400)
+        # A pause of a busy machine makes reports full before that, too.
+        still = sink.event(PROGRESS, where=lambda told: told["groups"][0]["done"] == 400 and "last" in told).report
+        assert (still.get("brief", False), still["last"]["seq"]) == (False, 400)
