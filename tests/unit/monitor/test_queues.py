@@ -245,7 +245,9 @@ def test_putting_never_waits_for_a_hanging_endpoint() -> None:
     sender.hang.set()
 
 
-def test_only_the_endpoint_that_fails_is_not_waited_for() -> None:
+def test_only_the_endpoint_that_fails_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "RETRY_SECONDS", PATIENCE)  # a second span that is tried would be dropped, too
+    monkeypatch.setattr(export, "_SLOW_SECONDS", PATIENCE)
     spans, reports = FakeSender(*[False] * 100), FakeSender()
     exporter = started(spans, reports)
     exporter.put_spans(BATCH_SPANS, chunk(BATCH_SPANS), RESOURCE)
