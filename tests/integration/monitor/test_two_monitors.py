@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -80,11 +81,15 @@ def shared_requests(sink: Sink) -> list[int]:
 
 
 def test_the_ranks_of_a_machine_report_their_progress_in_one_request(tmp_path: Path, sink: Sink) -> None:
+    """A machine that holds one of the monitors up separates their reports, but not for long."""
+
+    def report_only_together() -> bool:
+        requests = [one.request for one in sink.named("torch.rank.progress")]
+        pairs = itertools.pairwise(shared_requests(sink))
+        return any(sum(before < one <= last for one in requests) == 2 for before, last in pairs)
+
     with two_ranks(tmp_path, sink):
-        sink.wait(lambda: len(shared_requests(sink)) >= 3, what="progress of both ranks together")
-        *_, before, last = shared_requests(sink)
-        reports = [one for one in sink.named("torch.rank.progress") if before < one.request <= last]
-        assert len(reports) == 2, "once they report together, neither reports between"
+        sink.wait(report_only_together, what="progress of both ranks together, and of neither between")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
