@@ -38,6 +38,13 @@ from tests.support.otlp_sink import Sink, grpc_sink
 from tests.support.waiting import PATIENCE, until
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may let a second pass between any two steps; these times only bound what others wait."""
+    for name in ("TAKE_SECONDS", "HEARD_SECONDS", "HANDOVER_SECONDS"):
+        monkeypatch.setattr(siblings, name, PATIENCE)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Longer than a socket's address."""
@@ -78,7 +85,7 @@ def test_one_monitor_watches_and_passes_on_what_is_for_the_others(folder: Path) 
     hub.changed.clear()
     one.hang_up()
     assert hub.changed.wait(PATIENCE)
-    assert hub.ranks() == [2]
+    until(lambda: hub.ranks() == [2])  # the change that it waited for may be that the second one has come
     hub.close()
 
 
@@ -301,6 +308,7 @@ def test_no_command_is_lost_when_the_watcher_leaves(
     sink: Sink, monitors: Monitors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(siblings, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(client_module, "OVERLAP_SECONDS", 1.0)  # what is on its way comes in this time
     sink.has_queues = True
 
     def send_on_all(command: Command) -> None:
