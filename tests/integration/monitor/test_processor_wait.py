@@ -12,6 +12,7 @@ import pytest
 
 from otel_fr.monitor.process.processor_wait import ProcessorWait
 from otel_fr.monitor.process.state import look
+from otel_fr.ring import process_state
 from tests.support.waiting import until
 
 LOOP = "while True: pass"
@@ -52,6 +53,7 @@ def test_a_process_that_sleeps_does_not_wait_for_a_processor() -> None:
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as one:
         assert one.stdout is not None
         one.stdout.readline()
+        until(lambda: (state := process_state(one.pid)) is not None and state.letter == "S")
         wait, begun = ProcessorWait(one.pid), time.monotonic_ns()
         for _ in range(3):
             time.sleep(0.3)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_fr.monitor.process import stacks
 from otel_fr.monitor.process.ending import RankProcess
 from otel_fr.monitor.process.stacks import (
     ANSWER_SECONDS,
@@ -21,7 +22,8 @@ from otel_fr.monitor.process.stacks import (
     process_hint,
 )
 from otel_fr.monitor.process.state import look
-from otel_fr.ring import process_start_ns
+from otel_fr.ring import process_start_ns, process_state
+from tests.support.waiting import PATIENCE, until
 
 STUCK = """
 import ctypes, faulthandler, signal, sys, threading
@@ -75,12 +77,24 @@ def run(request: StackRequest) -> Stacks:
     return request.result
 
 
+def letter(pid: int) -> str:
+    """The state of a process's main thread."""
+    found = process_state(pid)
+    assert found is not None
+    return found.letter
+
+
 def rank_of(pid: int) -> RankProcess:
     return RankProcess(pid, process_start_ns(pid) or 0)
 
 
-def test_a_process_that_holds_the_gil_shows_its_stack(stuck: tuple[subprocess.Popen[bytes], dict[str, object]]) -> None:
+def test_a_process_that_holds_the_gil_shows_its_stack(
+    stuck: tuple[subprocess.Popen[bytes], dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "FILE_SECONDS", PATIENCE)  # a busy machine writes it late, and with pauses
+    monkeypatch.setattr(stacks, "QUIET_SECONDS", 0.5)
     process, meta = stuck
+    until(lambda: letter(process.pid) == "S")  # in sleep()
     start = time.monotonic()
     found = run(StackRequest(rank_of(process.pid), meta, start, asked=True))
     assert found.python_blocked
