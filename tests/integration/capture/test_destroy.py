@@ -31,7 +31,6 @@ def test_a_group_is_destroyed_while_a_call_that_nobody_waits_for_is_in_flight(tm
 OLD_TORCH = """
 from otel_fr.capture import destroy
 destroy.keeps_gil = lambda version: True
-destroy.WAIT_SECONDS = 0.2
 session_module.start_monitor = no_monitor
 hook.uninstall()
 hook.install()
@@ -64,6 +63,7 @@ del kept  # the exit waits for callbacks
         (
             """
 held = callback(group)
+destroy.WAIT_SECONDS = 0.2
 import weakref
 reference = weakref.ref(group)
 dist.destroy_process_group(group)
