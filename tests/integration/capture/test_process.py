@@ -123,6 +123,7 @@ def test_the_rank_waits_at_its_end_for_the_monitor(tmp_path: Path) -> None:
         tmp_path,
         PLAYED
         + """
+session_module.EXIT_SECONDS = 20.0  # a busy machine may not let the monitor answer within two seconds
 def monitor():
     print(hear(), flush=True)
     time.sleep(0.3)
@@ -208,6 +209,9 @@ PAIR = """
 from datetime import timedelta
 rank = int(sys.argv[1])
 store = dist.FileStore(sys.argv[2], 2)
+store.add("here", 1)
+while store.add("here", 0) < 2:  # the timeout, which may be short, is not for the start of the other process
+    time.sleep(0.01)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=float(sys.argv[4])))
 case, tensor = sys.argv[3], torch.ones(3)
 dist.all_reduce(tensor)
@@ -321,7 +325,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     )
     with grpc_sink() as sink:
         rank = single_rank.begin(program, stderr=subprocess.PIPE, OTEL_EXPORTER_OTLP_ENDPOINT=sink.address)
-        sink.wait(lambda: len(sink.spans) == 3)
+        sink.wait(lambda: len(sink.spans) == 3 and sink.named("torch.rank.started"))
         _, errors = rank.communicate("\n", timeout=PATIENCE)
         ended = sink.event("torch.rank.exited").report
         sink.wait(lambda: len(sink.spans) >= 5)
