@@ -39,8 +39,11 @@ def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs_with_wh
             output, _ = job.communicate(timeout=PATIENCE)
             assert job.returncode == 0, output
         reduced = {"process_group": "default_pg", "operation": "all_reduce", "backend": "gloo", "dtype": "float32"}
-        calls = until(lambda: running.metric("otel_fr_collective_calls_total", **reduced, size="4KiB"))
-        size = running.metric("otel_fr_collective_bytes_total", **reduced, size="4KiB")
+
+        def counted(what: str) -> float:
+            return running.metric(f"otel_fr_collective_{what}_total", **reduced, size="4KiB")
+
+        until(lambda: counted("bytes") == 4 * counted("calls") > 0)  # whether to stop, one float; the last come late
         steps = until(lambda: running.metric("otel_fr_step_duration_seconds_count"))
         took, elapsed = running.metric("otel_fr_step_duration_seconds_sum"), time.monotonic() - begun
         bandwidth = running.metric("otel_fr_collective_bus_bandwidth_bytes_per_second", operation="all_reduce")
@@ -55,7 +58,6 @@ def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs_with_wh
     assert max(rates["ranks"]["waited_for_s"]) == rates["ranks"]["waited_for_s"][SLOW]
     assert head["rates"]["slowest"]["rank"] == head["late"]["rank"] == SLOW
     assert f"rank {SLOW}: " in shown
-    assert size == 4 * calls > 0  # whether to stop, one float
     assert DELAY * steps < took < RANKS * elapsed  # seconds, of all ranks
     assert bandwidth > 0
     assert named == {str(SLOW)}

@@ -14,7 +14,7 @@ from tests.support import torchrun
 from tests.support.collector_process import Collector
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import grpc_sink
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_for
 
 pytestmark = torchrun.needed
 
@@ -40,12 +40,14 @@ def test_nothing_is_said_of_healthy_training_and_times_on_the_device_are_in_span
         assert running.metric("otel_fr_collector_ranks") == hardware.ranks
         assert running.incidents() == []
         calls = until(lambda: total(running, "otel_fr_collective_calls_total"))
-        on_device = total(running, f"{DURATION}_count")
-        delay, duration = total(running, f"{DELAY}_sum"), total(running, f"{DURATION}_sum")
         sink.wait(lambda: len(sink.spans) >= calls)
         found = [attributes(span.attributes) for span in list(sink.spans)]
-    collectives = [one for one in found if one.get(names.KIND) == names.KIND_COLLECTIVE]
-    timed = [one for one in collectives if names.DEVICE_DURATION in one]
+        collectives = [one for one in found if one.get(names.KIND) == names.KIND_COLLECTIVE]
+        timed = [one for one in collectives if names.DEVICE_DURATION in one]
+        # A rank's last metrics may come later than its last spans.
+        assert wait_for(lambda: total(running, f"{DURATION}_count") >= len(timed))
+        on_device = total(running, f"{DURATION}_count")
+        delay, duration = total(running, f"{DELAY}_sum"), total(running, f"{DURATION}_sum")
     completed = [one for one in collectives if one[names.STATE] == "completed"]
     assert len(completed) >= KNOWN * len(collectives)
     if hardware.device == "cpu":
@@ -55,7 +57,6 @@ def test_nothing_is_said_of_healthy_training_and_times_on_the_device_are_in_span
     record_property("with times on the device", f"{len(timed) / len(collectives):.1%}")
     record_property("in the queue, on the device", f"{delay:.2f} s, {duration:.2f} s of {calls:.0f} calls")
     assert len(timed) >= KNOWN * len(collectives)
-    assert on_device >= len(timed)
     assert duration > 0
 
 
