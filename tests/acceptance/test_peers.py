@@ -65,12 +65,12 @@ def test_survivors_of_a_stopped_rank_are_freed_and_it_cannot_disturb_them_when_i
     streams: list[float] = []
     with torchrun.collector(tmp_path / "collector") as running:
 
-        def all_told(pids: dict[int, int]) -> None:
+        def count_streams(_: dict[int, int]) -> None:
+            """While all ranks are there: those that end hand the stream over, and then there may be two."""
             streams.append(running.metric("otel_fr_collector_control_streams"))
-            resume(pids)
 
         job = torchrun.start(tmp_path, "peers.py", "comes_back", env=environment(running, "abort"))
-        output = follow(job, ("[2] the other group gives", all_told))
+        output = follow(job, ("[2] told of", count_streams), ("[2] the other group gives", resume))
         (incident,) = running.causes()
     assert streams == [1], "the ranks of a machine share it"
     ended = {rank: re.search(rf"\[{rank}\] step 3 ended after (\S+) s: {ERROR}", output) for rank in (0, 2)}
