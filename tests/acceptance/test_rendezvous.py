@@ -76,7 +76,7 @@ def two(
 
 
 def test_two_nodes_train_and_restart_together_in_the_order_of_slurm(tmp_path: Path) -> None:
-    ended = two(tmp_path, "raise", tmp_path, first={"SLURM_PROCID": "10"}, second={"SLURM_PROCID": "9"})
+    ended = two(tmp_path, "fail", tmp_path, first={"SLURM_PROCID": "10"}, second={"SLURM_PROCID": "9"})
     for rank, (status, out, err) in zip((1, 0), ended, strict=True):
         assert (status, out.splitlines()) == (0, [f"attempt {n}: rank {rank} of 2 has the sum 2" for n in (0, 1)]), err
 

@@ -1,6 +1,6 @@
 """Sums over its ranks in each attempt; knows nothing of otel-fr, unless it asks for its node to be excluded.
 
-Arguments: what happens; a folder. "nothing"; "raise": every rank raises in the first attempt; "one": rank 1 does so,
+Arguments: what happens; a folder. "nothing"; "fail": every rank fails in the first attempt; "one": rank 1 raises then,
 rank 0 waits for its agent, and in the second attempt both have their files written; "lose": every rank waits until the
 folder is gone, and raises; "exclude": every rank raises in every attempt, and in the first one, the rank on node-b asks
 for its node to be excluded before.
@@ -49,5 +49,8 @@ if fault == "one":
         time.sleep(600)
 while fault == "lose" and folder.exists():
     time.sleep(0.05)
-if fault == "exclude" or (fault == "raise" and attempt == 0) or (fault == "lose" and has_folder):
+if fault == "fail" and attempt == 0:
+    # At once: an agent whose rank still ends when the other one has joined again does not count the restart.
+    os._exit(1)
+if fault == "exclude" or (fault == "lose" and has_folder):
     raise ValueError("bad sample 4711")
