@@ -28,7 +28,8 @@ def build(facts: Facts, deaths: frozenset[int]) -> dict[InstanceKey, Node]:
     heads: dict[tuple[str, str, bool, tuple[int, ...]], InstanceKey] = {}
     for key, node in nodes.items():
         # A creation of a group does not wait for an earlier one of other members.
-        head_key = (node.instance.group.id, node.instance.stream, node.is_left, node.instance.members)
+        members_created = node.instance.members if node.instance.stream == "group" else ()
+        head_key = (node.instance.group.id, node.instance.stream, node.is_left, members_created)
         if node.instance.stream != "p2p" and head_key in heads:
             node.behind = heads[head_key]
             continue
