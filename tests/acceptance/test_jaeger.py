@@ -57,7 +57,7 @@ def test_while_a_job_hangs_its_trace_names_who_waits_and_who_is_not_there(tmp_pa
     waits = [f"waits: all_reduce default_pg [rank {rank}]" for rank in (0, 1, 3)]
 
     def is_whole(spans: list[dict[str, Any]]) -> bool:
-        """Their number says little: changes, as when a rank is heard of later, have spans, too."""
+        """True if each rank has its span. Counting does not show it: each change of the incident adds a span."""
         names = {span["operationName"] for span in spans}
         return names.issuperset(waits) and any(name.startswith(absent) for name in names)
 

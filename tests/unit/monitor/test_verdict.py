@@ -162,7 +162,7 @@ def test_the_verdict_at_the_end_is_corrected_once_by_what_the_collector_says_las
 ) -> None:
     analysis = SimpleNamespace(is_over=lambda: True, result=lambda: FOUND)
     monkeypatch.setattr("otel_fr.monitor.control.verdict.Analysis", lambda *_: analysis)
-    clock.sleep = clock.advance  # type: ignore[attr-defined]
+    clock.sleep = clock.advance  # type: ignore[attr-defined]  # its pauses take no real time
     began = clock.monotonic()
 
     def end(*told: tuple[float, str]) -> list[str]:
@@ -189,7 +189,7 @@ def test_the_verdict_at_the_end_is_corrected_once_by_what_the_collector_says_las
 def test_where_no_file_could_be_written_the_collectors_verdict_is_said(
     stopped: bool, tmp_path: Path, clock: VirtualTime
 ) -> None:
-    clock.sleep = clock.advance  # type: ignore[attr-defined]
+    clock.sleep = clock.advance  # type: ignore[attr-defined]  # its pauses take no real time
     one, output = verdict(tmp_path), Output()
     one.node.join()
     one.node.note_failure("", stopped=stopped)
@@ -272,7 +272,7 @@ def test_monitors_of_the_run_before_are_asked_for_their_files_too(
 def test_the_verdict_waits_a_moment_for_the_file_of_a_rank_that_the_run_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: VirtualTime, ends_after: float | None, waits: float
 ) -> None:
-    clock.sleep = clock.advance  # type: ignore[attr-defined]
+    clock.sleep = clock.advance  # type: ignore[attr-defined]  # its pauses take no real time
     began, start = [], clock.monotonic()
 
     def analysis(*_: object) -> SimpleNamespace:
