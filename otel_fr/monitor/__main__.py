@@ -36,10 +36,10 @@ def _sender(signal_name: otlp_sender.Signal, timeout: float | None = None) -> ot
     if os.environ.get(EXPORTERS[signal_name], "").strip().lower() == "none":
         return None
     if signal_name == "metrics" and not otlp_sender.endpoint_of(signal_name)[1]:
-        return None  # endpoints of other signals say nothing about metrics
+        return None  # an endpoint for another signal need not accept metrics
     try:
         sender = otlp_sender.sender_from_env(signal_name, timeout=timeout)
-    except Exception as error:  # noqa: BLE001 - the rank is watched without export, too
+    except Exception as error:  # noqa: BLE001 - watch the rank without export
         _log.error("cannot export %s: %s: %s", signal_name, type(error).__name__, error)
         return None
     return sender
@@ -68,7 +68,7 @@ def _note_no_failures(monitor: Monitor, config: Config, why: str) -> None:
 
 def _configure(*, is_first: bool) -> tuple[Config, logging.Handler]:
     """Read the settings, and set up the log. The first monitor of rank 0 warns of unknown variables, for all ranks."""
-    with logs.silence():  # the rank has warned of values that cannot be used
+    with logs.silence():  # the rank has already warned of invalid values
         config = Config.from_env()
     handler = logs.configure(config.rank)
     if config.rank == 0 and is_first and (unknown := unknown_variables(os.environ, VARIABLES)):
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="the rank had a monitor before, which was killed")
     options = parser.parse_args(arguments)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)  # they end the job: the monitor has to report that end first
+        signal.signal(number, signal.SIG_IGN)  # these signals end the job, and the monitor must report its end
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     logs.close_input_and_output()

@@ -26,12 +26,12 @@ from otel_fr.torch_recorder import ends_are_seen
 _log = logging.getLogger("otel_fr.monitor")
 
 FETCH_SECONDS, FETCH_SHARE = 3.0, 0.01
-"""How much CPU time looking for calls may take at once, and which share of a processor in the long run. One look takes
-up to a second. A collector needs three or four looks for a difference. Requests beyond these limits get no answer."""
+"""CPU seconds that searches for calls may take at once, and their largest share of a processor in the long run. One
+search takes up to a second. A collector needs three or four to find a difference. Further requests get no answer."""
 MAX_FETCHES = 64
-"""How many requests for calls may wait. If there are more, the oldest are dropped."""
+"""Most requests for calls that wait. If there are more, the oldest are dropped."""
 _MAX_REASON = 500
-"""How many characters of a reason or a URL are logged."""
+"""Most characters of a reason or a URL that are logged."""
 
 
 class Commands:
@@ -69,7 +69,7 @@ class Commands:
         self._has_refused = False
 
     def step(self, now_ns: int) -> None:
-        """Carry out commands that have come, and actions that have become due. ``now_ns``: monotonic."""
+        """Carry out new commands, and actions that are due. ``now_ns``: monotonic."""
         self._follow_run()
         while (command := self._next()) is not None:
             self._take(command)
@@ -79,7 +79,7 @@ class Commands:
             self._end_calls(now_ns)
 
     def note_incidents(self) -> bool:
-        """Note the incidents that have come, now that the rank has ended. Commands are not carried out.
+        """Note new incidents after the rank has ended. Other commands are not carried out.
 
         Return False if no more commands can come.
         """
@@ -141,7 +141,7 @@ class Commands:
         self._files.write(dump.reason[:200] or REASON_REQUEST, of_fault=True)
 
     def _answer(self, wanted: FetchCalls) -> None:
-        """Report requested calls. Each step answers only one request, because a look may take a second."""
+        """Report requested calls. Each step answers only one request, because a search may take a second."""
         if self._fetching.wait(time.monotonic()) > 0:
             if not self._has_refused:
                 _log.info("the collector asks for more calls than this rank answers")
@@ -188,8 +188,8 @@ class Commands:
 
 
 def _dated(item: Tracked, moved_ns: int) -> Record:
-    """Return the call. If it is a device's, it counts as waiting since the rank last moved: before that, the device may
-    not have begun it."""
+    """Return the record of a call. If it is unknown since when the call of a device waits, it counts as waiting since
+    the rank last moved: before that, the device may not have begun it."""
     record = item.record
     is_unseen = record.waited_ns is None and ends_are_seen(record.signature.backend)
     return record._replace(waited_ns=max(moved_ns, POSTED + 1)) if is_unseen else record

@@ -43,7 +43,7 @@ _PICKLED_SCALARS = frozenset({"BINUNICODE", "BININT", "BININT1", "BININT2", "LON
 
 
 def torch_may_write(backends: Iterable[str]) -> bool:
-    """Return True if PyTorch itself writes the file that its variables name, because of some group's backend.
+    """Return True if PyTorch itself writes a flight-recorder file for a group with one of these backends.
 
     Each text is one backend such as ``"gloo"``, or one for each device type: ``"cpu:gloo,cuda:nccl"``.
     """
@@ -60,7 +60,7 @@ def default_folder(identity: RankIdentity, env: Mapping[str, str] = os.environ) 
 def paths(
     config: Config, identity: RankIdentity, backends: Iterable[str], number: int = 1
 ) -> list[tuple[Path, Format]]:
-    """Return the files to write, named as in docs/reference/environment.md. Never a file that PyTorch itself writes."""
+    """Return the files to write, named as in docs/reference/environment.md, but no file that PyTorch itself writes."""
     base = _base_path(config, identity, backends, "" if number == 1 else f"process_{number}_")
     files: list[tuple[Path, Format]] = []
     if config.dump_format in ("pickle", "both"):
@@ -72,7 +72,7 @@ def paths(
 
 
 def _base_path(config: Config, identity: RankIdentity, backends: Iterable[str], process: str) -> Path:
-    # A rank of torchft's next quorum is another process than the rank of that number in this one.
+    # In torchft's next quorum, another process may have this rank.
     of_quorum = "" if identity.quorum is None else f"quorum_{identity.quorum}_"
     part = of_quorum + process
     if config.dump_dir is not None:
@@ -91,7 +91,7 @@ def _base_path(config: Config, identity: RankIdentity, backends: Iterable[str], 
 
 
 def writer_of(path: Path) -> dict[str, Any]:
-    """What the file says of the process that wrote it: the keys `FIRST`, or fewer. Runs no code from the file."""
+    """Return some or all of the keys `FIRST`: what the file says about its writer. Runs no code from the file."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -103,7 +103,7 @@ def writer_of(path: Path) -> dict[str, Any]:
             values += (json.loads(text) for text in _JSON_SCALAR.findall(head))
         else:
             values += (value for op, value, _ in pickletools.genops(head) if op.name in _PICKLED_SCALARS)
-    # "otel_fr", "format", its value, and then what `FIRST` names.
+    # A file begins with "otel_fr", "format" and the format's value. The keys in `FIRST` and their values follow.
     told = values[3 : 3 + 2 * len(FIRST)]
     return {key: value for key, value in zip(told[::2], told[1::2], strict=False) if key in FIRST}
 
@@ -150,13 +150,13 @@ class Dumper:
     """Writes flight-recorder files in a thread of its own, with a reader of its own.
 
     It replaces a file if this process wrote it, if it is older than the process, or if an earlier attempt wrote it. Any
-    other file is of a process that was this rank in another run, and may hang there. That file is evidence, so this
-    process writes beside it.
+    other file comes from a process that had this rank in another run, and may hang there. That file is evidence, so
+    this process writes beside it.
 
     Args:
         ring: the ring file.
         started_at: wall ns when the rank's process started; 0: unknown, at the latest now.
-        on_result: called in the thread after the files of each request were written or not.
+        on_result: called in the thread once the result of each request is known.
     """
 
     def __init__(self, ring: Path, started_at: int, on_result: Callable[[], None]) -> None:
@@ -205,7 +205,7 @@ class Dumper:
         files = request.names(1)
         try:
             with RingReader.open(self._ring) as reader:
-                if reader.meta.get(SESSION, 0) != request.info.get(SESSION, 0):  # its calls are the next run's now
+                if reader.meta.get(SESSION, 0) != request.info.get(SESSION, 0):  # the ring has the next run's calls now
                     return [Result(request.reason, path, superseded=True) for path, _ in files]
                 snapshot = DumpContents.from_ring(
                     reader, reason=request.reason, rank_info=request.info, devices=request.devices
@@ -220,7 +220,7 @@ class Dumper:
         raise AssertionError("numbers have no end")
 
     def _is_evidence(self, path: Path, facts: Mapping[str, Any]) -> bool:
-        """It holds the file of a process beside this one. ``facts``: what this one writes of itself."""
+        """Return True if the path has the file of a concurrent process. ``facts``: what this process writes there."""
         with contextlib.suppress(OSError):
             if path.stat().st_mtime_ns > self._started_at and is_ours(path):
                 theirs = writer_of(path)

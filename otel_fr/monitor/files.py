@@ -59,7 +59,7 @@ class Files:
         self.exit: ReportedExit | None = None
 
     def write(self, reason: str, *, urgent: bool = False, of_fault: bool = False) -> None:
-        """Write the file. ``of_fault``: the file shows a fault. Once the fault is over, a newer file replaces it."""
+        """Write the file soon. ``of_fault``: it shows a fault. A newer file replaces it once the fault is over."""
         run = self._reporter.run
         self._recovery.note_file(run.moved_ns, of_fault)
         self._quorum = run.identity.quorum
@@ -93,7 +93,7 @@ class Files:
         return self._recovery.is_of(self._reporter.run.moved_ns)
 
     def report(self, exit_: ReportedExit | None = None) -> list[dumping.Result]:
-        """Report the files written, or not written, since the last call. ``exit_`` becomes part of these reports."""
+        """Report the files that were written, or failed, since the last call. The reports contain ``exit_``."""
         results: list[dumping.Result] = []
         while not self._dumper.results.empty():
             result = self._dumper.results.get()
@@ -117,7 +117,7 @@ class Files:
         """Write the file that outlives the ring, and wait for it. Return True if it was written.
 
         Args:
-            exit_: becomes part of the report.
+            exit_: how the rank ended, for the report.
         """
         self.write(reason, urgent=True)
         deadline = time.monotonic() + END_SECONDS

@@ -1,8 +1,8 @@
 """The monitor's log on standard error: few lines, as ``otel-fr[rank N]: ...``.
 
-A program that captures a job's output reads until every process has closed the pipe, so the monitor must not keep
-a pipe open after its rank has ended. It has no standard output. Its standard error stays open if it is a terminal or a
-file, but a pipe only while the rank is alive (`release_pipes`).
+A program that captures a job's output reads until every process has closed the pipe. So the monitor must not keep
+a pipe open after its rank has ended. It has no standard output. It keeps its standard error open if that is a terminal
+or a file, but closes a pipe when the rank ends (`release_pipes`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import grpc
 from otel_fr.printable import one_line, shortened
 
 MAX_MESSAGE = 2_000
-"""Most characters of a message: names, values of variables and servers' answers may have any length."""
+"""Most characters of a message. Names, values of variables and servers' answers may have any length."""
 ENDPOINT_SECONDS = 60.0
 """Shortest time between two messages about an endpoint that does not answer."""
 EXPLAIN_SECONDS = 8.0
-"""How long the monitor's end waits for such a message, for which two endpoints may be probed."""
+"""How long the monitor waits at its end for such a message. Two endpoints may be probed for it."""
 
 OnTrouble = Callable[[str, bool], bool]
 """Called for each message of an exporter, with the name of the exporter's thread, and True if the server does not know
@@ -37,8 +37,7 @@ _REFUSED = (grpc.StatusCode.UNIMPLEMENTED, 404, 405, "404", "405")
 class _EndpointHandler(logging.Handler):
     """Logs at most one message of OpenTelemetry's exporters a minute, and calls ``on_trouble`` for each message.
 
-    A thread finds the explanation, which takes seconds: other threads that log would otherwise wait for this handler's
-    lock.
+    Finding an explanation takes seconds. A thread does it, so that others that log do not wait for this handler's lock.
     """
 
     def __init__(self, target: logging.Handler, on_trouble: OnTrouble, explain: Callable[[str], str]) -> None:
@@ -61,7 +60,7 @@ class _EndpointHandler(logging.Handler):
         self._saying.start()
 
     def flush(self) -> None:
-        """Wait for a message that is not written yet."""
+        """Wait until the last message is written, for at most `EXPLAIN_SECONDS`."""
         if self._saying is not None:
             self._saying.join(EXPLAIN_SECONDS)
 
@@ -96,7 +95,7 @@ class _Formatter(logging.Formatter):
 
 
 class _Once(logging.Filter):
-    """Passes only one message: the SDK logs one for each bad item of a variable, each time it reads the variable."""
+    """Passes only the first message. The SDK logs one for each bad item whenever it reads a variable."""
 
     _is_first = True
 

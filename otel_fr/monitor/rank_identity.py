@@ -45,7 +45,7 @@ class RankIdentity:
     first_record: int = 0
     """The run's first record in the ring."""
     replica: str = ""
-    """torchft's name of the process's replica. Below: the number of the quorum, and its number of replicas."""
+    """torchft's name of the process's replica. Below: the number of the quorum, and how many replicas it has."""
     quorum: int | None = None
     replicas: int = 0
     gpu: str = ""
@@ -56,7 +56,7 @@ class RankIdentity:
 
     @classmethod
     def of(cls, meta: Mapping[str, object], config: Config, pid: int) -> RankIdentity:
-        """Read the ring's meta. Values that are missing there come from the environment."""
+        """Read the ring's meta. Missing values come from the environment."""
         job_id = _text(meta, "job_id") or config.job_id
         attempt = _integer(meta, "attempt", config.attempt)
         nonce = _text(meta, "nonce")
@@ -84,7 +84,7 @@ class RankIdentity:
 
     @classmethod
     def all_of(cls, meta: Mapping[str, object], config: Config, pid: int) -> list[RankIdentity]:
-        """Return the process's identities in its earlier runs, if the ring's meta has them, and in its present run."""
+        """Return the process's identity in each earlier run that the ring's meta contains, and in its present run."""
         earlier = meta.get(EARLIER_RUNS)
         known = [one for one in earlier if isinstance(one, dict)] if isinstance(earlier, list) else []
         return [cls.of({**meta, **one}, config, pid) for one in (*known, {})]

@@ -1,4 +1,4 @@
-"""Decides when a rank counts as stalled or idle, and when to report, from the rank's situation and the time only.
+"""Decides when a rank counts as stalled or idle, and when to report, only from the rank's situation and the time.
 
 Times are in nanoseconds of the monotonic clock, which all processes of a machine share. Stall times are in seconds.
 """
@@ -15,25 +15,27 @@ QUICK_UNTIL = 2.0
 RECOVERED_SECONDS = 1.0
 """How long a rank must move again before the file of its fault is replaced. By then its peers move, too."""
 RECOVERED_EVERY_SECONDS = 30.0
-"""Shortest time between two such replacements: a program may catch a failed call every second, as long as it runs."""
+"""Shortest time between two such replacements. A program may catch a failed call every second, for as long as it runs.
+"""
 REPORT_SECONDS = 1.0
 QUICK_REPORT_SECONDS = 0.25
 WAIT_SECONDS, STILL_SECONDS = 0.5, 1.0
 """A rank does not move as usual once a call is in flight, or nothing moves, for this long."""
 CROWD = 1_024
 """Largest job in which every waiting rank reports at once. In a larger job, nearly all ranks wait if one does not come.
-Only `WITNESSES` ranks of each group then report at once. The counts of the others show it at their next report."""
+Then only `WITNESSES` ranks of each group report at once. The others show that they wait by their next report's counts.
+"""
 WITNESSES = 8
 SPARSE_RANKS = 16_384
-"""Largest job in which a rank that has just begun to move reports every second. In larger jobs the interval grows. From
-twice as many ranks on, the longest interval grows, too, to at most twice its length."""
+"""Largest job in which a rank that has just begun to move reports every second. In larger jobs the interval is longer.
+From twice as many ranks on, the longest interval grows, too, up to twice its length."""
 USUAL_SHARE = 12.0
 """The interval between reports is the time for which a rank has moved as usual, divided by this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The situation of a rank, on which the rules decide.
+    """What the rules need to know about a rank.
 
     Attributes:
         moved_ns: when the rank last enqueued or ended a call; before its first call, when the monitor started.
@@ -75,7 +77,7 @@ def report_interval(situation: Situation, stall_seconds: float) -> float:
 
 
 def sparseness(world_size: int) -> float:
-    """Return by how much intervals between reports are longer than in jobs of up to `SPARSE_RANKS`, as a factor."""
+    """Return the factor by which intervals between reports are longer than in jobs of up to `SPARSE_RANKS` ranks."""
     return max(1.0, world_size / SPARSE_RANKS)
 
 
@@ -83,14 +85,12 @@ class Cadence:
     """Decides how often progress is reported: less and less often while a rank moves as usual, if the collector agrees.
 
     Attributes:
-        most: the longest interval in seconds after which the collector still takes the rank as alive. May be set from
-            any thread.
+        most: the longest interval, in seconds, that the collector allows. May be set from any thread.
     """
 
     def __init__(self, stall_seconds: float, peer_timeout: float, world_size: int) -> None:
         self._stall = stall_seconds
-        # Two reports within the time after which others may give up the rank, or are judged to wait for it. In the
-        # largest jobs, one report.
+        # Two reports, or one in the largest jobs, before others may give up the rank or count as waiting for it.
         share = min(1.0, max(0.5, sparseness(world_size) / 4))
         self._most = max(REPORT_SECONDS, min(stall_seconds, peer_timeout) * share)
         self._least = REPORT_SECONDS * sparseness(world_size)
@@ -121,7 +121,7 @@ class Episodes:
         self._idle: int | None = None
 
     def new_stall(self, situation: Situation, stall_seconds: float) -> int | None:
-        """Return the stalled call, the first time that it counts as stalled, else None."""
+        """Return the stalled call the first time that it counts as stalled, else None."""
         call = stalled_call(situation, stall_seconds)
         if call is None or call == self._stalled:
             return None
@@ -137,7 +137,7 @@ class Episodes:
 
 
 class Recovery:
-    """Decides whether the newest file shows a fault that is over. It would accuse a rank that only came late."""
+    """Decides whether the newest file shows a fault that is over: that file would accuse a rank that was only late."""
 
     def __init__(self) -> None:
         self._moved_ns: int | None = None
@@ -158,9 +158,9 @@ class Recovery:
         return self._moved_ns is not None and moved_ns <= self._moved_ns
 
     def is_over(self, situation: Situation, stall_seconds: float) -> bool:
-        """Return True, at most every 30 s, if the rank has moved for a second since this file was written.
+        """Return True, at most every 30 s, if the rank has moved for a second since that file was written.
 
-        It must have no stalled call.
+        The rank must have no stalled call.
         """
         if self._moved_ns is None or situation.moved_ns <= self._moved_ns:
             return False

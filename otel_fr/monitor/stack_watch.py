@@ -32,7 +32,7 @@ REASON_NATIVE = "native stacks"
 
 
 class StackWatch:
-    """Requests stacks, one request after the other. The watch loop drives it, and nothing in it blocks.
+    """Requests stacks, one request at a time. The watch loop calls it. Only `note_end` blocks.
 
     Native stacks follow the Python stacks if the rank is stuck: its GIL is held, it has passed a limit, or an incident
     names it as the culprit. A rank that only waits for others is not stopped for native stacks.
@@ -40,8 +40,7 @@ class StackWatch:
     Args:
         reader: reader of the ring.
         link: the socket to the rank, if there is one.
-        dump: called with a reason, to write the flight-recorder file of a fault.
-        has_file: returns True if the newest file shows the rank's present fault. It is then written again with stacks.
+        files: writes the file with the stacks if the rank stalls, or if the newest file shows its present fault.
     """
 
     def __init__(
@@ -72,13 +71,13 @@ class StackWatch:
 
     @property
     def is_busy(self) -> bool:
-        """True while some stacks are not there yet."""
+        """True while requested stacks have not arrived."""
         return self._request is not None or self._native is not None
 
     def ask(self, event: str, now: float) -> None:
-        """Request the stacks, and send ``event`` with them once they are there."""
+        """Request the stacks, and send ``event`` with them once they have arrived."""
         if self._request is not None:
-            # Another event waits for the same answer: it is sent with the stacks known so far.
+            # The previous event still waits for an answer. Send it with the stacks known so far.
             self._reporter.send(self._event, stacks=True)
         self._number += 1
         ident, self._caller = self._reporter.run.tail.caller
@@ -101,18 +100,18 @@ class StackWatch:
         self._is_culprit = True
 
     def note_end(self, is_clean: bool) -> None:
-        """The rank has ended: report the loops that it had left. Waits at most `LOOK_SECONDS`."""
+        """Report the loops that the rank had left when it ended. Waits at most `LOOK_SECONDS`."""
         reporter = self._reporter
         raised, known = reporter.exception(), reporter.known_stacks()
         stack = "" if raised is None else raised.stack
         if known is not None and not stack and not is_clean:
-            return  # it was there when it ended
+            return  # the rank ended where the known stacks show it
         self._loops.begin(reporter.run.tail.caller[1], stack, time.monotonic(), is_over=is_clean)
         if found := self._loops.found(LOOK_SECONDS):
             reporter.remember_stacks(replace(known or Stacks(), left_loops=found))
 
     def step(self, now: float) -> None:
-        """Continue. ``now``: monotonic seconds."""
+        """Handle stacks that have arrived. ``now``: monotonic seconds."""
         self._step_python(now)
         if self._loops.is_late and self._request is None:
             known, loops = self._reporter.known_stacks(), self._loops.found()
@@ -145,14 +144,14 @@ class StackWatch:
         self._reporter.remember_stacks(found)
         self._request = None
         self._reporter.send(self._event, stacks=True)
-        if self._event == names.EVENT_STALLED or self._files.shows_present_fault():  # which is written anew with them
+        if self._event == names.EVENT_STALLED or self._files.shows_present_fault():  # the new file has these stacks
             self._files.write(REASON_STALL, of_fault=True)
         known = self._reporter.known_stacks()
         if known is not None and (known.python_blocked or self._event == names.EVENT_OVERDUE):
             self._look_at_native(now)
 
     def _look_at_native(self, now: float) -> None:
-        """Begin to take native stacks, unless this was done a short time ago or is impossible."""
+        """Begin to take native stacks, unless this is impossible or was done less than `NATIVE_EVERY_SECONDS` ago."""
         if not self._takes_native or self._native is not None or now - self._native_at < NATIVE_EVERY_SECONDS:
             return
         if self._reporter.clean_so_far or not self._process.alive():

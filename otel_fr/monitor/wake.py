@@ -15,21 +15,21 @@ class Wake:
         self._writing.setblocking(False)
 
     def fileno(self) -> int:
-        """Of the end to wait for; -1 after `close`."""
+        """Return the descriptor to wait for; -1 after `close`."""
         return self._reading.fileno()
 
     @property
     def writing(self) -> int:
-        """For `signal.set_wakeup_fd`."""
+        """Descriptor for `signal.set_wakeup_fd`."""
         return self._writing.fileno()
 
     def set(self) -> None:
-        """End the wait, or the next one. From any thread; does nothing after `close`."""
+        """End the present or the next wait. May be called on any thread. Does nothing after `close`."""
         with contextlib.suppress(OSError):
             self._writing.send(b"!")
 
     def clear(self) -> None:
-        """Forget what was set so far."""
+        """Undo earlier calls of `set`."""
         with contextlib.suppress(OSError):
             self._reading.recv(4096)
 

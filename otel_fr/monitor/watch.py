@@ -1,4 +1,4 @@
-"""The monitor's loop: it waits for the rank's end, messages of the rank, signals and timers, and acts on them."""
+"""The monitor's loop: waits for the rank's end, the rank's messages, signals and timers, and acts on them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _log = logging.getLogger("otel_fr.monitor")
 
 TICK_SECONDS = 0.1
 SHORT_TICK_SECONDS = 0.02
-"""Length of a tick while the loop waits for something that does not wake it."""
+"""Length of a tick while the loop waits for an event that does not wake it."""
 FAILURE_REPORT_SECONDS = 0.25
 """Shortest time between two reports that failures cause."""
 LAST_FLUSH_SECONDS = 1.8
-"""Longest time until a rank that ends cleanly gets its answer; the rank waits at most two seconds for it."""
+"""Longest time until a rank that ends cleanly gets its answer. The rank waits at most two seconds for it."""
 LINGER_SECONDS = 1.5
-"""How long the monitor stays after a clean end while the control stream is open: a mismatch is judged within 0.3 s of
-the last spans."""
+"""How long the monitor stays after a clean end while the control stream is open. The collector finds a mismatch within
+0.3 s of the last spans."""
 ERROR_LOG_SECONDS = 60.0
 """Seconds between two log messages about errors of the loop itself."""
 EXIT_WAIT_SECONDS = 30.0
@@ -60,8 +60,9 @@ class Monitor:
 
     Args:
         ring: the ring file that ``reader`` has open.
-        process: the rank's. link: the socket to the rank, if there is one.
-        exporter: not started yet. control: not started yet, or None.
+        process: the rank's process.
+        link: the socket to the rank, if there is one.
+        exporter, control: not started yet.
         wake: ends the loop's wait.
     """
 
@@ -122,7 +123,7 @@ class Monitor:
     # ---- called from elsewhere
 
     def is_first(self, what: str) -> bool:
-        """True for one of the monitors of this machine: it says what all would say alike. From any thread."""
+        """Return True for only one of this machine's monitors, which logs ``what``. May be called on any thread."""
         return self._verdict.node.is_first(what)
 
     def dump_signal(self, _number: int, _frame: object) -> None:
@@ -146,7 +147,8 @@ class Monitor:
         self._finish()
 
     def _recording_over(self) -> bool:
-        """The rank has said that it ends cleanly and closed its socket, but its process continues without recording."""
+        """Return True if the process still runs `EXIT_WAIT_SECONDS` after the rank ended cleanly and closed its socket.
+        It no longer records then."""
         if not self._reporter.clean_so_far or (self._link is not None and self._link.fd is not None):
             return False
         now = time.monotonic()
@@ -161,7 +163,7 @@ class Monitor:
         return pause
 
     def _wait(self, seconds: float) -> bool:
-        """Wait for something to happen; True if it was the rank's end."""
+        """Wait for an event, for at most ``seconds``. Return True if the rank has ended."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._process.fd is not None:
@@ -194,7 +196,7 @@ class Monitor:
             reporter.send(names.EVENT_EXCEPTION, stacks=True, exception=reporter.exception())
             self._files.write(REASON_EXCEPTION)
         if reporter.clean_so_far:
-            pass  # a rank that has said that it ends cleanly neither stalls nor idles
+            pass  # a rank that has announced a clean end neither stalls nor idles
         elif self._episodes.new_stall(situation, stall_seconds) is not None:
             self._stacks.ask(names.EVENT_STALLED, now)
         elif reporter.activity.new_overdue(now_ns):
@@ -221,7 +223,7 @@ class Monitor:
             self._report_at = now + interval
             if self._control is not None:
                 self._control.begin_turn()
-        # A report of this moment is sent together with the watcher's; one of long ago is due, and one between soon.
+        # In the watcher's turn, halve the interval, unless a report was just sent: that one joins the watcher's.
         is_turn = self._control is not None and self._control.take_turn() and now > self._reported_at + GATHER_SECONDS
         self._report_at = min(self._report_at, self._reported_at + (interval / 2 if is_turn else interval))
         self._inspector.step(now)
@@ -265,7 +267,7 @@ class Monitor:
         )
 
     def _announce_end(self) -> None:
-        """Say why the rank ends before it does."""
+        """Report why the rank will be ended."""
         self._reporter.on_hang = "kill"
         self._reporter.activity.keep(time.monotonic_ns())
         self._reporter.send(names.EVENT_OVERDUE, stacks=True)
@@ -304,7 +306,7 @@ class Monitor:
             self._flush_until = None
 
     def _tell_ras(self, now: float) -> None:
-        """Report what NCCL's RAS has answered, if it has."""
+        """Report the answer of NCCL's RAS, if there is one."""
         found = self._ras.take(now)
         if found is not None:
             self._reporter.send(names.EVENT_NCCL_RAS, ras=found)
@@ -312,7 +314,7 @@ class Monitor:
     # ---- the end
 
     def _finish(self) -> None:
-        # First of all: the exit status is easiest to read until the rank's parent has waited for it.
+        # First, because all kernels show the exit status only until the rank's parent has waited for it.
         seen = self._process.how_ended()
         if self._control is not None:
             self._control.note_end()
@@ -329,12 +331,12 @@ class Monitor:
                 is_kept = self._files.write_last(REASON_CRASH, exit_)
             elif self._files.shows_fault:
                 self._files.write_last(RECOVERED)
-            self._verdict.follow_others()  # not before the file is there, for which others may wait
+            self._verdict.follow_others()  # after the file is written, because others may wait for it
             if not clean:
                 message = self._reader.meta.get("exit_message")
                 is_stopped = was_stopped(exit_.signal, self._reporter.exception(), message)
                 self._verdict.node.note_failure(self._files.last, stopped=is_stopped)
-        except Exception as problem:  # noqa: BLE001 - what was queued is still to be sent
+        except Exception as problem:  # noqa: BLE001 - queued data must still be sent
             self._log_error("could not report the end of the rank in full", problem)
         try:
             self._verdict.last_words(error, self._commands.note_incidents)
@@ -368,7 +370,7 @@ class Monitor:
         self._exporter.hurry()
 
     def _linger(self) -> None:
-        """Wait for a command of the collector, which may find a mismatch in the last spans of ranks that ended cleanly.
+        """Wait for commands. The collector may find a mismatch in the last spans of ranks that ended cleanly.
 
         This delays nothing: the rank has ended and its pipes are closed.
         """
@@ -383,7 +385,7 @@ class Monitor:
         self._files.report()
 
     def _log_error(self, what: str, error: Exception) -> None:
-        """At most once a minute."""
+        """Log an error of the loop, at most once a minute."""
         now = time.monotonic()
         if now >= self._log_error_at:
             self._log_error_at = now + ERROR_LOG_SECONDS

@@ -1,8 +1,8 @@
 """Decides which ranks report at once that they wait: all ranks in small jobs, a few of each group in large jobs.
 
 If one rank of a large job does not come, all others wait. If each of them reported this with stacks, the collector
-would need longer to receive the reports than to find the missing rank. A few ranks of each group show the same, and the
-counts of the others show which ranks have come.
+would need longer to receive the reports than to find the missing rank. The reports of a few ranks of each group are
+enough, and the counts of the others show which ranks have come.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ class Witness:
 
 
 def is_one(place: int, size: int) -> bool:
-    """Return True if the member at this position, from 0, of a group of ``size`` ranks is one of its `WITNESSES`."""
+    """Return True if the member at ``place`` (from 0) in a group of ``size`` ranks is one of its `WITNESSES`."""
     return place * rules.WITNESSES % max(1, size) < rules.WITNESSES
