@@ -32,15 +32,15 @@ LONGEST_INTERVAL = 60.0
 NOT_OFFERED_SECONDS = 60.0
 """Seconds until the next try if the server does not know the service, like any other OTLP receiver."""
 COMMANDS_PER_SECOND, COMMANDS_AT_ONCE = 10.0, 200.0
-"""How many commands are taken. A collector sends two for each incident, and keeps 200 incidents open in a run."""
+"""How many commands are accepted. A collector sends two for each incident, and keeps 200 incidents open in a run."""
 MAX_WAIT_SECONDS = 10.0
 ALONE_SECONDS, LONGEST_ALONE_SECONDS = 10.0, 300.0
 """How long a monitor keeps its own stream before it searches again for the others of its machine, which may start
 slowly. The time doubles after each failed search, up to the longest."""
 OVERLAP_SECONDS = 0.25
-"""How long a monitor still takes commands from a leaving watcher once another stream is open, so that none is lost."""
+"""How long a monitor still takes commands from a leaving watcher after another stream is open, so that none is lost."""
 ENDED_PAUSE_SECONDS = 0.25
-"""How long the monitor of an ended rank lets others become the watcher first: mostly it ends, too."""
+"""How long the monitor of an ended rank waits for another to become the watcher, because it will mostly end soon."""
 UPDATE_SECONDS = 0.05
 """Shortest time between two requests of one stream."""
 _FIRST_WAIT_SECONDS = 1.0
@@ -105,7 +105,7 @@ class ControlClient:
 
     @property
     def lost(self) -> int:
-        """Number of commands that this monitor, or one for which it is the watcher, did not take in time."""
+        """Number of commands that this monitor, or its siblings if it is the watcher, did not take in time."""
         return self.inbox.lost + self._not_taken
 
     @property
@@ -120,7 +120,7 @@ class ControlClient:
         return line is not None and self._source is line and self._state > 0 and line.pass_report(request)
 
     def begin_turn(self) -> None:
-        """Make the monitors for which this one sends report now, because this one reports its progress."""
+        """Make the siblings report now, because this monitor reports its progress."""
         hub = self._hub
         if hub is not None and self._state > 0:
             hub.begin_turn()
@@ -134,11 +134,11 @@ class ControlClient:
         threading.Thread(target=self._run, name="otel-fr-control", daemon=True).start()
 
     def note_end(self) -> None:
-        """Note that the rank has ended: another monitor should rather be the watcher."""
+        """Note that the rank has ended, so that another monitor becomes the watcher if possible."""
         self._has_ended = True
 
     def stop(self) -> None:
-        """End. A watcher passes commands on until another monitor is the watcher, for at most a second."""
+        """Stop listening. A watcher passes commands on until another monitor takes over, for at most a second."""
         self._stop.set()
         hub = self._hub
         if hub is not None:
@@ -193,7 +193,7 @@ class ControlClient:
         if self._stop.is_set() or self._identity().run_id != identity.run_id:
             line.hang_up()
         while packet := line.receive(siblings.MUTE_SECONDS) or line.receive(siblings.MUTE_SECONDS / 2):
-            # Twice, because the time also passes if the machine itself was halted.
+            # A second try, because the time also passes while the machine itself is halted.
             if packet[:1] == siblings.LEAVING:
                 self._line = None
                 threading.Thread(target=self._read_on, args=(line,), name="otel-fr-handover", daemon=True).start()
@@ -342,9 +342,9 @@ def _requests(identity: RankIdentity, hub: Hub | None, is_over: threading.Event)
 
 
 def _interval_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> float:
-    """Return the most seconds between progress reports after which the collector still counts the rank as alive.
+    """Return the longest interval between progress reports, in seconds, for which the collector counts a rank as alive.
 
-    If the collector sends no number, it considers a rank silent that does not report every second.
+    A collector that sends no number expects a report every second.
     """
     value = next((value for key, value in metadata or () if key == REPORT_INTERVAL_METADATA), "")
     try:

@@ -11,7 +11,7 @@ import socket
 from typing import Any
 
 MAX_PACKET = 1 << 20
-"""Most bytes that are read of a packet. The kernel allows less (net.core.wmem_max)."""
+"""Most bytes read of a packet. The kernel allows less (net.core.wmem_max)."""
 
 
 class Link:
@@ -69,10 +69,10 @@ class Link:
 
 
 def _continue_at(fd: int) -> None:
-    """Make the kernel continue this process, if stopped, when something happens at the socket (fcntl(2), F_SETSIG).
+    """Make the kernel continue this process, if it is stopped, on activity at the socket (fcntl(2), F_SETSIG).
 
-    When the rank ends, its end of the socket is closed. A monitor that is still stopped then would keep the pipe of the
-    job's output open, and a reader of this pipe would wait for its end.
+    The socket closes when the rank ends. A monitor that stayed stopped would keep the pipe of the job's output open,
+    and a reader of this pipe would wait forever.
 
     Raises:
         OSError: the kernel has no signals for this kind of socket.

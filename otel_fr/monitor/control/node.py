@@ -1,9 +1,9 @@
 """The monitors of one run on one machine agree which of them logs a message and which ends last. They also see each
 other's ranks.
 
-They share a folder beside the rings, which is private to the user and on this machine, whatever the job's own folders
-are. Each monitor has a file there that it locks while it lives, so that a killed monitor does not count. For each
-message that must be logged once, there is a file that only one of them can create.
+They share a folder beside the rings. It is on this machine and private to the user, even if the job's own folders are
+not. Each monitor locks a file there while it lives, so that a killed monitor does not count. For each message that must
+be logged once, there is a file that only one of them can create.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from otel_fr.ring import pid_namespace, process_start_ns, process_state
 JOIN_SECONDS = 1.0
 """How long the apparently last monitor waits for monitors of ranks that have just started."""
 KEEP_SECONDS = 3_600.0
-"""Age after which a folder without living monitors is removed. Its monitors were killed."""
+"""Age after which a folder is removed if its monitors were killed."""
 MAX_MEMBERS = 256
-"""How many ranks of one machine are examined each second. Machines have a few dozen at most."""
+"""Most ranks of one machine that are examined. Machines have a few dozen at most."""
 MAX_READ = 4_096
-"""Most bytes read of a file: it contains little more than a path."""
+"""Most bytes read of a file. It contains little more than a path."""
 
 _PREFIX = "run-"
 _MEMBER = "rank-"
@@ -36,7 +36,7 @@ _FAILED = "failed-"
 _EARLIER = "earlier-"
 _NOT_RUNNING = "TZX"
 """States of a process (proc_pid_stat(5)) that cannot report: stopped, a zombie, dead. A process that a debugger has
-stopped is not among them, because it continues once the debugger has looked."""
+stopped counts as running, because it continues after the debugger's look."""
 
 
 def run_folder(base: Path, run_id: str) -> Path:
@@ -55,8 +55,8 @@ def short_name(text: str) -> str:
 
 
 class Node:
-    """One monitor among the monitors of its run on this machine. No method raises `OSError`: without a folder, each
-    monitor is alone.
+    """One monitor among the monitors of its run on this machine. No method raises `OSError`: each monitor is alone if
+    there can be no folder.
 
     Args:
         base: the folder of the rings.
@@ -85,9 +85,9 @@ class Node:
             os.write(own, f"{os.getpid()} {pid_namespace()} {self._pid} {started}".encode())
 
     def note_earlier(self, runs: Iterable[RankIdentity], own: RankIdentity) -> None:
-        """The rank's process has been in these runs: its own may miss ranks of those before it.
+        """Note the earlier runs of the rank's process. The present run ``own`` may lack ranks of these runs.
 
-        Not if it has fewer: it is meant to do without them.
+        Earlier runs with more ranks are not noted, because the present run is meant to work with fewer.
         """
         with contextlib.suppress(OSError):
             for one in runs:
@@ -95,10 +95,11 @@ class Node:
                     (self._folder / f"{_EARLIER}{short_name(one.run_id)}").write_text(f"{own.world_size} {self.run_id}")
 
     def next(self) -> tuple[Node, int] | None:
-        """This monitor among those of the newest run that others here have gone on to, and the number of its ranks.
+        """Return this monitor's node in the newest run that other ranks here have entered since, and the number of that
+        run's ranks. None: there is no such run, it lacks no rank, or it has ended well.
 
-        None: there is none, it lacks no rank, or it has ended well. As this rank's number there is not known, it has
-        one that is not a rank's. It has not joined, so that none of them waits for its last word.
+        The node has a negative number instead of a rank, because this rank's number in that run is unknown. It has not
+        joined, so that no other monitor waits for it.
         """
         with contextlib.suppress(OSError, ValueError):
             found = self._folder.parent.glob(f"{_PREFIX}*/{_EARLIER}{short_name(self.run_id)}")
@@ -111,7 +112,7 @@ class Node:
         return None
 
     def is_first(self, what: str) -> bool:
-        """Return True for the first monitor that asks this, and also if the monitors cannot agree."""
+        """Return True for the first monitor that passes this text, and for all if the monitors cannot agree."""
         try:
             os.close(os.open(self._folder / f"{_SAID}{short_name(what)}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
@@ -158,8 +159,8 @@ class Node:
         return None
 
     def note_failure(self, file: str, *, stopped: bool) -> None:
-        """Note that this rank has failed. ``file``: its flight-recorder file, or "". ``stopped``: something outside has
-        ended it, as a launcher ends the ranks of a job."""
+        """Note that this rank has failed. ``file``: its flight-recorder file, or "". ``stopped``: something outside
+        ended the rank, such as the launcher."""
         with contextlib.suppress(OSError):
             (self._folder / f"{_FAILED}{self._rank}").write_text(f"{int(stopped)}{file}")
 

@@ -16,7 +16,7 @@ class Pace:
 
     Args:
         rate: amount added each second.
-        burst: largest content, which is also the content at the beginning.
+        burst: largest content. The bucket is full at the beginning.
         now: monotonic seconds.
     """
 

@@ -17,12 +17,12 @@ from otel_fr.presentation import group_name
 from otel_fr.ring import GroupDef, Record
 
 ENDED = "ended"
-"""Kind of a failure that is certain: the failed rank's monitor has seen the process end."""
+"""Kind of a certain failure: the failed rank's monitor has seen the process end."""
 SILENT = "silent"
-"""Kind of a failure that may only be the collector's problem: this machine may know better about its own ranks."""
+"""Kind of a failure that may only be the collector's problem. Each machine knows better whether its own ranks run."""
 ENDED_SECONDS = 1.0
-"""How long a rank must have waited if a member of the group has ended, at most the stall time. This member cannot come
-any more. If the backend notices the end, as gloo does on its connections, the call has ended earlier."""
+"""How long a rank must have waited if a member of the group has ended, or the stall time if that is shorter. The member
+cannot come any more. If the backend notices the end, as gloo does on its connections, the call has ended earlier."""
 MAX_ORDERED = 1_024
 
 
@@ -41,7 +41,7 @@ class Notice:
 
     Attributes:
         ranks: the failed ranks.
-        groups: this rank's groups that have one of them as a member; not empty.
+        groups: this rank's groups with a failed member; not empty.
         failed: why the ranks count as failed.
     """
 
@@ -95,7 +95,7 @@ class PeerWatch:
         return known is None or (known.kind != failed.kind and failed.kind == ENDED)
 
     def recovered(self, ranks: Iterable[int]) -> tuple[int, ...]:
-        """Note that these ranks work. Return the ones that counted as failed."""
+        """Note that these ranks work. Return the ranks that counted as failed."""
         return tuple(rank for rank in ranks if self._failed.pop(rank, None) is not None)
 
     def forget(self) -> None:

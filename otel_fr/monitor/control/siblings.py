@@ -1,9 +1,9 @@
 """One control stream for all monitors of a run on one machine, and one request for their reports.
 
 One monitor is the watcher: it passes commands to the others (its siblings), and sends the reports that they pass to it.
-The watcher holds a lock in the shared folder (`otel_fr.monitor.control.node`), and listens on a socket there, to which
-the siblings connect. When a monitor ends, in whatever way, the kernel releases both, and another one takes over. The
-watcher waits for nobody: a sibling that does not read loses commands, which are counted.
+The watcher holds a lock in the shared folder (`otel_fr.monitor.control.node`), and listens on a socket there. The
+siblings connect to this socket. When the watcher ends, in whatever way, the kernel releases both, and another monitor
+takes over. The watcher never waits: a sibling that does not read loses commands, which are counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from otel_fr.monitor.wake import Wake
 HEARTBEAT_SECONDS = 1.0
 """How often the watcher sends a sign of life."""
 HEARD_SECONDS = 1.5
-"""How long after its last packet a watcher is trusted to send reports that are passed to it."""
+"""How long after its last packet a watcher is trusted to send the reports passed to it."""
 MUTE_SECONDS = 3.0
 """How long a watcher may be silent before it counts as stopped."""
 TAKE_SECONDS = 1.0
@@ -41,10 +41,10 @@ MAX_PACKET = 1 << 20
 MAX_REPORT = 64 << 10
 """Most bytes that a sibling passes at once."""
 COMMAND, STATE, LEAVING, TURN, REPORT = b"C", b"S", b"L", b"T", b"R"
-"""First byte of a packet. From the watcher: a serialised command; the state of the stream; the watcher leaves, and
-another takes over while it still passes commands on; it reports its progress now. From a sibling: a request."""
+"""First byte of a packet. From the watcher: a serialised command; the state of the stream; the watcher leaves, but
+passes commands on until another takes over; the watcher reports its progress now. From a sibling: a request."""
 CLOSED, OPENING = 0.0, -1.0
-"""States of the stream. Any other is the number of seconds between two reports that the collector allows."""
+"""States of the stream. Any other value is the number of seconds between two reports that the collector allows."""
 _SECONDS = struct.Struct("!d")
 _CREDENTIALS = struct.Struct("3i")  # of unix(7): pid, uid, gid
 
@@ -90,7 +90,7 @@ class Line:
 
 
 def state_in(packet: bytes) -> float:
-    """Return the state of the stream in a packet `STATE`."""
+    """Return the state of the stream from a packet of the kind `STATE`."""
     return float(_SECONDS.unpack(packet[1:])[0])
 
 

@@ -1,4 +1,4 @@
-"""Prints the verdict in the job's own output, while the job hangs and when it has failed: one monitor of each machine.
+"""Prints the verdict in the job's own output, from one monitor of each machine, when the job hangs or has failed.
 
 The monitor runs ``otel-fr analyze`` in a separate process on the flight-recorder files of this machine's ranks. If
 these are not all of the run's ranks, the collector's findings take precedence, because it knows all machines.
@@ -47,7 +47,7 @@ HOLD_SECONDS = 30.0
 """Longest time for which a rank's standard error stays open for the verdict, if it is a pipe. The verdict takes a
 second on an idle machine, and a busy machine gets more time. The job itself is not delayed."""
 MAX_SAID = 20
-"""Most lines that are logged for the collector, of one run on one machine, whatever it sends."""
+"""Most lines that are logged for the collector about one run on one machine, however much it sends."""
 MAX_OUTPUT = 1 << 20
 MAX_LINE = 1_500
 """Most characters of a verdict's line. The files have the full text."""
@@ -158,7 +158,7 @@ class Verdict:
     def note_incident(self, number: str, summary: str, page: str = "", *, is_over: bool = False) -> None:
         """Note the text of an incident. Once it has settled, the first monitor here logs it.
 
-        The end of an incident that was logged (``is_over``) is also logged, unless ``summary`` is "": then it was no
+        The end of a logged incident (``is_over``) is also logged, unless ``summary`` is "": the incident was then no
         cause.
         """
         told = Told(number, summary, page)
@@ -206,7 +206,7 @@ class Verdict:
         self._say_incidents()
         if self._has_said_hang and stalled_ns is None:
             self._has_said_hang = False
-            _log.warning("the wait is over")  # if the call failed, or the job is being stopped, it does not continue
+            _log.warning("the wait is over")  # the job may still not continue: the call may have failed
         if self._analysis is not None:
             self._step_analysis()
         elif stalled_ns is None or self._told is not None or not file:
@@ -245,8 +245,8 @@ class Verdict:
     # ---- at the end
 
     def follow_others(self) -> None:
-        """The rank has ended. If others miss it in the run that they have gone on to, that fails for the same reason.
-        One of its monitors says so, to whom the collector tells of it; this one does only if they are gone."""
+        """Follow others into a newer run that lacks this ended rank, and so fails for the same reason. A monitor there
+        logs the failure, because the collector reports it there. This monitor logs it only if none is left."""
         if (found := self.node.next()) is not None:
             self.follow(*found)
 
@@ -254,8 +254,8 @@ class Verdict:
         """Print why the run failed, if it did, and if no other monitor here can print it later.
 
         The monitor of a rank that ended cleanly does not wait: if another rank fails later, that rank's monitor prints
-        it. Blocks for at most `HOLD_SECONDS` from the rank's end. ``poll`` is called meanwhile. It returns False once
-        the collector can send nothing more.
+        it. Blocks for at most `HOLD_SECONDS` after the rank's end, and calls ``poll`` meanwhile. ``poll`` returns False
+        once the collector can send nothing more.
         """
         self._has_ended = True
         if self.node.fall_silent():
@@ -341,7 +341,7 @@ class Verdict:
         yield f"{whose}; to read them: {one_line(command)}{live}"
 
     def _arguments(self, file: Path) -> list[str]:
-        """Return what ``otel-fr analyze`` needs to read this machine's files, but not PyTorch's own beside ``file``."""
+        """Return the arguments with which ``otel-fr analyze`` reads this machine's files, but not PyTorch's own."""
         given = Path(self._config.dump_prefix or "/")
         if self._config.dump_whole_name or given.parent != file.parent:
             return [str(file.parent)]
