@@ -22,7 +22,7 @@ from otel_fr.ring import Activity
 MAX_KEPT: Final = 4096
 """How many sections and steps are kept for calls that end later: about an hour of steps of a second."""
 MAX_LOOKED_AT: Final = 64
-"""How many of them are examined for one call: the latest ones that had begun. The call was made in one, or in none."""
+"""How many of them are examined for one call, the latest first. The call was made in one of these, or in none."""
 _TAG_SPANS: Final = b"\x12"
 
 
@@ -35,12 +35,12 @@ class _Interval:
 
 
 class ActivitySpans:
-    """Builds the spans of one rank's sections and steps, and finds the one that was current at a time.
+    """Builds the spans of one rank's sections and steps, and finds the section or step at a given time.
 
     Args:
         run: `identity.run_id`.
         wall_offset_ns: wall clock minus the rank's monotonic clock.
-        main_thread: kernel thread id of the thread in whose sections calls are looked up.
+        main_thread: kernel id of the main thread. Calls are looked up only in its sections, and in steps.
         suffix: suffix of the spans' names.
     """
 

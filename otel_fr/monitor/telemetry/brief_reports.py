@@ -1,9 +1,9 @@
 """Makes progress reports brief while the rank moves as usual and the collector knows the texts of its groups.
 
-A brief report omits what an earlier full report contained: its groups have only ids and counts. It also omits calls
-that were enqueued a moment ago, which the counts show, and the newest call. A collector that missed the full report
-takes the counts and asks for a full report (docs/reference/rank-report.md). In any case, a full report follows within
-`FULL_SECONDS`.
+A brief report omits what an earlier full report contained: its groups have only ids and counts. It also omits the
+newest call, and calls that were enqueued a moment ago, because the counts show them. A collector that missed the full
+report takes the counts and asks for a full report (docs/reference/rank-report.md). In any case, a full report follows
+within `FULL_SECONDS`.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ def _is_long(call: ReportedCall) -> bool:
 
 
 def _waited(call: ReportedCall) -> float | None:
-    """Return for how many seconds the call is waited for; None: unknown."""
+    """Return for how many seconds a thread has waited for the call; None: unknown."""
     return call.age_s if call.wait_s is None else call.wait_s
 
 
 def _without_evidence(report: RankReport) -> RankReport:
-    """Return the report without what was collected only because the rank waits. It stays whole if it shows more."""
+    """Return the report without fields that were collected only because the rank waits, unless they show a fault."""
     if report.python_blocked or report.unreached:
         return report
     return replace(

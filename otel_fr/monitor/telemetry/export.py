@@ -32,8 +32,8 @@ a request costs a collector some ten times as much as a report in it."""
 END_SECONDS = 5.0
 """How long the monitor sends what is queued after its rank has ended."""
 FAILED_SECONDS = 30.0
-"""The same after a rank that did not end cleanly, of reports, and to an endpoint that has taken that signal before: a
-collector that is started again, or is stopped, in the seconds in which a job fails still hears of it."""
+"""The same if the rank did not end cleanly, for reports, and for signals that the endpoint has accepted before. A
+collector that restarts, or is stopped for a moment, while a job fails then still receives them."""
 _LOOK_SECONDS = 0.02
 _REPORT_TRIES = 3
 _SLOW_SECONDS = 2.0
@@ -83,7 +83,7 @@ class _Worker(Generic[_Q]):
                     self._hurry = False
                     self._wake.wait()
                     continue
-                # Each put notifies; only a full batch, or `hurry`, ends the wait for more.
+                # Each put notifies, but only a full batch or `hurry` ends the wait for more.
                 self._wake.wait_for(lambda: self._hurry or self._is_full(), self._wait_s)
                 self._busy_since = time.monotonic()
             try:
@@ -283,8 +283,8 @@ class Exporter:
     def note_trouble(self, thread: str, is_refused: bool) -> bool:
         """Note that the exporter in this thread has logged that it cannot reach its endpoint. It keeps trying.
 
-        ``is_refused``: the server there does not accept this signal. Backends for traces accept no metrics. This is no
-        fault, so True is returned for metrics.
+        ``is_refused``: the server there does not accept this signal. For metrics, this returns True then: it is no
+        fault, because backends for traces accept no metrics.
         """
         for worker in self._workers:
             if worker.name == thread:
@@ -311,10 +311,11 @@ class Exporter:
             worker.notify(hurry=True)
 
     def finish(self, ended: float, clean: bool) -> None:
-        """Send what is queued, and wait for that, as long as the rank's end allows.
+        """Send what is queued. Wait for that until `END_SECONDS`, or `FAILED_SECONDS`, after the rank's end.
 
         Args:
-            ended: when the rank did, monotonic. clean: whether it did so cleanly.
+            ended: when the rank ended, in monotonic seconds.
+            clean: True if the rank ended cleanly.
         """
         self.hurry()
         while self.pending(patient=not clean) and time.monotonic() < ended + END_SECONDS:

@@ -158,7 +158,8 @@ class _Series:
     """One series of calls.
 
     Attributes:
-        delays, runs: begins and durations on the device, of the calls for which they are known; None: of no call.
+        delays, runs: times in the device's queue, and durations there, of the calls for which they are known; None:
+            there are none.
         inspected: durations on the device as NCCL Inspector measured them; None: there are none.
     """
 

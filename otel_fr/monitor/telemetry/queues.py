@@ -121,7 +121,7 @@ class ReportQueue:
             self._shrink()
 
     def put_back(self, reports: list[QueuedReport]) -> None:
-        """Queue reports that could not be sent again, before all others."""
+        """Queue reports again, before all others, because they could not be sent."""
         with self._lock:
             self._items.extendleft(reversed(reports))
             self._bytes += sum(report.size for report in reports)
@@ -178,7 +178,7 @@ class MetricsQueue:
             return self._items.pop(next(iter(self._items))) if self._items else None
 
     def put_back(self, resource: Resource, request: ExportMetricsServiceRequest) -> None:
-        """Queue a request again that could not be sent, unless a newer one with the same resource waits."""
+        """Queue a request again, because it could not be sent, unless a newer one with the same resource waits."""
         with self._lock:
             if len(self._items) < MAX_METRICS:
                 self._items.setdefault(id(resource), (resource, request))

@@ -1,4 +1,4 @@
-"""A rank in one run: what has been read of its calls, and their spans and metrics."""
+"""A rank in one run: reads its calls, and sends their spans and metrics."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RankRun:
 
     Args:
         devices: what PyTorch's recorder has shown.
-        sent_until_ns: a monitor before has sent what ended until then; 0: there was none.
+        sent_until_ns: an earlier monitor has sent everything that ended before this time; 0: there was none.
 
     Attributes:
-        identity, resource, witness: of the rank in this run.
-        tail, history, groups: what has been read of its calls.
+        identity, resource, witness: describe the rank in this run.
+        tail, history, groups: what was read about its calls.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RankRun:
         self.describe(identity)
 
     def describe(self, identity: RankIdentity) -> None:
-        """Report as this rank from now on."""
+        """Report with this identity from now on."""
         self.identity = identity
         self.resource = identity.resource()
         self.witness = Witness(identity.rank, identity.world_size or 1)
@@ -63,25 +63,25 @@ class RankRun:
     # ---- what the ring shows
 
     def read(self, everything: bool, until: int) -> bool:
-        """Read records, and queue the spans of the calls that have ended. Arguments as for `Tail.poll`.
+        """Read records, and queue the spans of the calls that have ended. Takes the arguments of `Tail.poll`.
 
         Returns:
-            whether a call failed.
+            True if a call failed.
         """
         ended = self.tail.poll(everything, until)
         self._take_ended(ended)
         return any(item.record.state is RecordState.FAILED for item in ended)
 
     def read_last(self, following: RankIdentity) -> None:
-        """The process has left this run: read what it recorded before it entered ``following``."""
-        behind = following.session == self.identity.session + 1  # else the calls up to there are also of other runs
+        """Read what the process recorded in this run before it left the run and entered ``following``."""
+        behind = following.session == self.identity.session + 1  # else runs in between made some of these calls
         while behind:
             self.read(True, following.first_record)
             behind = self.tail.is_behind(following.first_record)
         self._take_ended(self._devices.release())
 
     def _take_ended(self, items: list[Tracked]) -> None:
-        """Count the calls, and send their spans; apart from those that a monitor before has seen to their end."""
+        """Count the calls and send their spans, except calls that an earlier monitor has sent."""
         if self._sent_until_ns:
             items = [one for one in items if (one.record.ended_ns or one.record.issued_ns) >= self._sent_until_ns]
         sent = self._spans.select(items)
@@ -89,7 +89,7 @@ class RankRun:
         self._spans.send(sent)
 
     def _count(self, items: list[Tracked], sent: list[Tracked]) -> None:
-        """``sent``: those whose spans are sent."""
+        """Add calls to the metrics. ``sent``: the calls whose spans are sent."""
         if self._exporter.wants_metrics:
             add = self._metrics.add
             numbers = None if sent is items else {item.record.record_id for item in sent}
@@ -97,7 +97,7 @@ class RankRun:
                 add(item.record, item.device, has_span=numbers is None or item.record.record_id in numbers)
 
     def note_activity(self, current: Collection[Activity], ended: Collection[Activity]) -> None:
-        """Calls are made in ``current`` from now on; queue the spans of the sections and steps that have ended."""
+        """Note the sections and steps in which calls are made from now on. Queue the spans of the ended ones."""
         self._spans.note_activity(current, ended)
         ended = [item for item in ended if (item.ended_ns or 0) >= self._sent_until_ns]
         for item in ended:
@@ -108,14 +108,14 @@ class RankRun:
 
     @property
     def moved_ns(self) -> int:
-        """When a call was last enqueued or ended; before the first one: since when the monitor follows this run."""
+        """When a call was last enqueued or ended; before the first call, when the monitor began to follow this run."""
         return max(self.tail.moved_ns, self._since_ns)
 
     def in_flight(self, now_ns: int) -> Mapping[int, Tracked]:
-        """By record id, the calls in flight, oldest first.
+        """Return the calls in flight by record id, oldest first.
 
-        Whether a device's calls still wait is known only while PyTorch's recorder was read a moment ago: before the
-        next answer they count as posted.
+        If the last answer of PyTorch's recorder is stale, a device's calls count as posted until the next answer,
+        because they may have ended.
 
         Args:
             now_ns: monotonic.
@@ -126,10 +126,11 @@ class RankRun:
         return {id_: item if item.device is None else item.as_posted() for id_, item in found.items()}
 
     def oldest(self, now_ns: int) -> Record | None:
-        """The call that a thread has waited in for longest.
+        """Return the call for which a thread has waited longest, or None.
 
-        A call whose backend does not show when calls end counts as in flight until the next call of its group. A posted
-        call blocks nothing, because no thread waits for it; one that destroys a group waits for no other rank.
+        A call whose backend does not show when calls end counts as in flight until the next call of its group. Posted
+        calls do not count, because no thread waits for them. Calls that destroy a group wait for no other rank, and do
+        not count either.
         """
         uncertain = [item.record for item in self.tail.uncertain.values() if not item.record.is_posted]
         oldest = min(uncertain, key=lambda record: record.since_ns, default=None)
@@ -143,22 +144,22 @@ class RankRun:
     # ---- what is sent beside reports
 
     def note_incident(self, trace: bytes) -> None:
-        """An incident has opened: send what the sample leaves out of it. ``trace``: of its collective, or empty."""
+        """Send a new incident's spans that are not in the sample. ``trace``: trace id of its collective, or empty."""
         self._spans.note_incident(trace, self.tail.in_flight)
 
     def note_device_call(self, call: DeviceCall) -> None:
-        """NCCL Inspector has measured a call."""
+        """Note that NCCL Inspector has measured a call."""
         if self._exporter.wants_metrics:
             self._metrics.add_inspected(call)
 
     def send_metrics(self) -> None:
-        """Send the numbers as of now."""
+        """Send the metrics as they are now."""
         if self._exporter.wants_metrics:
             request = self._metrics.request(self.resource, (item.record for item in self.tail.in_flight.values()))
             if request is not None:
                 self._exporter.put_metrics(request, self.resource)
 
     def close_spans(self, current: Collection[Activity], now_ns: int, clean: bool) -> None:
-        """The rank has ended: send the spans of its calls in flight, and of what it was in."""
+        """Send the spans of the calls in flight and of ``current``, because the rank has ended."""
         self._spans.send(list(self.tail.in_flight.values()), now_ns, clean)
         self._spans.send_activity(current, now_ns, clean)

@@ -140,8 +140,8 @@ class GroupTracker:
         for id_ in live:
             self._leaving.pop(id_, None)
             self._destroyed.pop(id_, None)
-        # Groups that have records but were created and destroyed since the table was last read. They can be recognised
-        # only if every live group has a row.
+        # Add groups that have records but were created and destroyed since the table was last read. They can be
+        # recognised only if every live group has a row.
         for id_, seen in self._reached.items() if not self._reader.untracked else ():
             if id_ not in live and id_ not in self._leaving and id_ not in self._destroyed:
                 self._leaving[id_] = GroupProgress(seen.group, seen.enqueued, seen.completed, 0, 0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""What the monitor knows of its rank, and the reports and spans made from it."""
+"""Builds and sends reports and spans from what the monitor knows about its rank."""
 
 from __future__ import annotations
 
@@ -40,17 +40,19 @@ class Reporter:
     """Follows the ring, and builds and sends spans and reports.
 
     Args:
-        is_first: False: the rank had a monitor before, which has sent what had ended before now.
+        is_first: False if an earlier monitor of this rank has sent everything that ended before now.
 
     Attributes:
-        run: that the rank is in, as far as the ring was read.
-        activity: what the program tells of its progress. devices: what PyTorch's recorder has shown.
-        processor: how long the rank waits for one.
+        run: the rank's present run, as far as the ring was read.
+        activity: what the program reports about its progress.
+        devices: what PyTorch's recorder has shown.
+        processor: how long the rank has waited for a processor.
         on_hang: what was done because a limit had passed; "": nothing.
-        running_here: as `Node.running` last found them. commands_lost: by `ControlClient.lost`.
-        thread_exceptions: that threads did not catch, as last reported.
-        interval_s: until the next progress report, at most.
-        is_to_exit: the rank was asked to end, because a peer has failed.
+        running_here: last result of `Node.running`.
+        commands_lost: last value of `ControlClient.lost`.
+        thread_exceptions: uncaught exceptions of threads, as last reported.
+        interval_s: most seconds until the next progress report.
+        is_to_exit: True if the rank was asked to end, because a peer has failed.
     """
 
     def __init__(self, reader: RingReader, config: Config, exporter: Exporter, is_first: bool = True) -> None:
@@ -58,11 +60,12 @@ class Reporter:
         self._config = config
         self._exporter = exporter
         self._sent_until_ns = 0 if is_first else time.monotonic_ns()
-        # Higher than any of a monitor before, which sends a few reports a second, so that the collector takes it.
+        # Higher than any number of an earlier monitor, which sends few reports a second: the collector ignores lower
+        # numbers.
         self._number = 0 if is_first else time.time_ns() // 1_000_000
         self._stacks: Stacks | None = None
         self._stacks_of = 0
-        # The rank looked before its monitor was started, which takes seconds on a busy machine.
+        # The rank takes the first look, because the start of its monitor takes seconds on a busy machine.
         self._memory = OutOfMemory(reader.pid, first=reader.meta.get("memory") if is_first else None)
         self._had_exception = False
         self._error_file: ReportedException | None = None
@@ -84,7 +87,7 @@ class Reporter:
     # ---- the ring
 
     def begin(self) -> None:
-        """Read what the rank has recorded before now, which may be of several runs, and tell that it is there."""
+        """Read what the rank has recorded so far, perhaps in several runs, and report that it has started."""
         oldest, *later = self.runs()
         if is_behind := bool(later) and not self._sent_until_ns:
             self._enter(oldest)
@@ -93,14 +96,14 @@ class Reporter:
             self.send_started()
 
     def follow(self, everything: bool = False) -> bool:
-        """Read new records and queue the spans of calls that have ended; True if a call failed."""
+        """Read new records, and queue the spans of calls that have ended. Return True if a call failed."""
         failed = False
         leaving = self.run.groups.leaving()
         while True:
-            # A run begins before its calls: all records up to here are of the run that is found next, or of one before.
+            # A run begins before its calls: these records belong to the run that `refresh` finds, or to an earlier run.
             head = self._reader.head
             self.refresh()
-            # What the calls up to here were made in has begun.
+            # The sections and steps in which these calls were made have begun.
             ended = self.activity.poll(time.monotonic_ns())
             self.run.note_activity(self.activity.current, ended)
             failed = self.run.read(everything, head) or failed
@@ -111,7 +114,7 @@ class Reporter:
         return failed
 
     def refresh(self) -> None:
-        """Read the rank's identity again: the process may have become a rank of another run, and of several."""
+        """Read the rank's identity again, because the process may have entered one or more other runs."""
         before = self.run.identity.session
         *earlier, present = self.runs()
         for identity in (*[one for one in earlier if one.session > before], present):
@@ -124,33 +127,33 @@ class Reporter:
             self.send_started()
 
     def runs(self) -> list[RankIdentity]:
-        """What the process has been, the present last (`RankIdentity.all_of`)."""
+        """Return the process's identity in each of its runs, the present run last (`RankIdentity.all_of`)."""
         return RankIdentity.all_of(self._reader.meta, self._config, self._reader.pid)
 
     def _enter(self, identity: RankIdentity) -> None:
-        """Follow the calls of this run: those before them are not its own."""
+        """Follow the calls of a run. Earlier calls belong to other runs."""
         self.run = RankRun(identity, self._reader, self._config, self.devices, self._exporter, self._sent_until_ns)
 
     def _leave_run(self, following: RankIdentity) -> None:
-        """Report the end of this run for the rank. ``following``: what it became next, as far as that is known."""
+        """Report that the rank has left its run. ``following``: the process's next run, as far as known."""
         self.run.read_last(following)
         self.close_spans(time.monotonic_ns(), clean=True)
         self.run.send_metrics()
         self.run.groups.end()
         if following.run_id != self.run.identity.run_id:
             self.send(names.EVENT_EXITED, exit=ReportedExit(code=0, signal=0, is_clean=True, is_known=False))
-            self._number = 0  # a collector takes a run whose reports have high numbers for older than itself
+            self._number = 0  # if a run's reports begin with high numbers, a collector takes it for older than itself
         self._stacks = None
         self._brief.forget()
 
     def close_spans(self, now_ns: int, clean: bool) -> None:
-        """The rank has ended: send the spans of its calls in flight, and of what it was in."""
+        """Send the spans of calls in flight, open sections and the current step, because the rank has left the run."""
         self.run.close_spans(self.activity.current, now_ns, clean)
 
     # ---- what the rank does
 
     def situation(self, now_ns: int) -> Situation:
-        """What `otel_fr.monitor.rules` decides on."""
+        """Return the rank's situation, for the decisions of `otel_fr.monitor.rules`."""
         run = self.run
         self.processor.step(now_ns, run.moved_ns)
         oldest = run.oldest(now_ns)
@@ -160,14 +163,14 @@ class Reporter:
         return Situation(now_ns, run.moved_ns, oldest.record_id, oldest.since_ns, run.witness.is_one)
 
     def new_exception(self) -> bool:
-        """True once, when the main thread's uncaught exception is recorded."""
+        """Return True once, when the main thread's uncaught exception is recorded."""
         if self._had_exception or self._reader.exception is None:
             return False
         self._had_exception = True
         return True
 
     def new_thread_exception(self) -> bool:
-        """True when another uncaught exception of a thread is recorded."""
+        """Return True if another thread's uncaught exception was recorded since the last call."""
         found = reported_thread_exceptions(self._reader)
         if found == self.thread_exceptions:
             return False
@@ -184,9 +187,10 @@ class Reporter:
         self._stacks_of = self.run.tail.moved_ns
 
     def known_stacks(self) -> Stacks | None:
-        """The stacks that were last remembered; None: there are none, or the rank has moved on.
+        """Return the stacks that were last remembered. None: there are none, or the rank has moved on.
 
-        An interpreter that ends, or has reported the exception that ends it, need not answer: it is not blocked.
+        An interpreter that ends, or has reported the exception that ends it, need not answer. It does not count as
+        blocked.
         """
         known = self._stacks if self._stacks_of == self.run.tail.moved_ns else None
         if known is None or not known.python_blocked:
@@ -197,16 +201,17 @@ class Reporter:
     # ---- reports
 
     def send_started(self) -> None:
-        """Tell that this process is a rank of its run, and if that is a quorum of torchft's, which."""
+        """Report that this process is a rank of its run, and the quorum, if the run is a quorum of torchft."""
         self.send(names.EVENT_STARTED)
         if self.run.identity.quorum is not None:
             self._put(report_builder.quorum_record(self.run.identity))
 
     def build(self, now_ns: int, *, stacks: bool = False) -> RankReport:
-        """A rank report of what has been read so far.
+        """Return a rank report of what was read so far.
 
         Args:
-            now_ns: monotonic. stacks: with the rank's stacks, if they are known.
+            now_ns: monotonic.
+            stacks: include the rank's stacks, if they are known.
         """
         self._number += 1
         run, tail, meta = self.run, self.run.tail, self._reader.meta
@@ -260,7 +265,7 @@ class Reporter:
 
     @property
     def _sampled(self) -> float | None:
-        """Share of the traces whose spans are sent; None: all are."""
+        """Share of the traces whose spans are sent; None: all."""
         ratio = self._config.sampling_ratio or 0.0
         return None if ratio >= 1 else ratio
 
@@ -276,11 +281,11 @@ class Reporter:
         error: str = "",
         ras: ReportedRas | None = None,
     ) -> None:
-        """Build a report now, and send it as ``event``; that the rank is stalled, its group's witnesses say.
+        """Build a report now, and send it as ``event``. Only witnesses report that they are stalled.
 
         Args:
-            stacks: with the rank's stacks, if they are known, and the exceptions of its threads.
-            exit, exception, file, reason, error, ras: as in `otel_fr.rank_report.RankReport`.
+            stacks: include the rank's stacks, if they are known, and the exceptions of its threads.
+            exit, exception, file, reason, error, ras: see `otel_fr.rank_report.RankReport`.
         """
         run = self.run
         if event == names.EVENT_STALLED and not run.witness.is_one:
@@ -288,7 +293,7 @@ class Reporter:
         self._memory.look(time.monotonic())
         self._links.step(time.monotonic())
         report = self.build(time.monotonic_ns(), stacks=stacks)
-        if file and not report.decisions:  # the collector has asked for it, of a rank that continues
+        if file and not report.decisions:  # the collector has requested the file of a rank that continues
             report = structs.replace(report, **run.history.reported(run.identity.rank, in_full=True))
         report = structs.replace(
             report,
@@ -313,22 +318,22 @@ class Reporter:
         self._put(report_builder.log_record(names.EVENT_CALLS, report, time.time_ns()))
 
     def forget_told(self) -> None:
-        """The next progress report is a full one (`otel_fr.monitor.telemetry.brief_reports`)."""
+        """Make the next progress report a full one (`otel_fr.monitor.telemetry.brief_reports`)."""
         self._brief.forget()
 
     def _put(self, record: LogRecord, progress: bool = False) -> None:
         self._exporter.put_report(record, self.run.resource, progress=progress)
 
     def send_control(self, action: str, description: str) -> None:
-        """Send what the program asks to be done before the next start (docs/reference/telemetry.md)."""
+        """Send the action that the program requests before the next start (docs/reference/telemetry.md)."""
         self._put(report_builder.control_record(action, description))
 
     def exception(self) -> ReportedException | None:
-        """The uncaught exception that the ring holds, or of a rank that has ended, that torchelastic has noted."""
+        """Return the uncaught exception from the ring or, after the rank's end, from torchelastic's error file."""
         return reported_exception(self._reader) or self._error_file
 
     def reported_exit(self, exit_: Exit) -> ReportedExit:
-        """How the rank ended."""
+        """Return how the rank ended."""
         is_clean = exit_.is_clean(said=self.clean_so_far, exit_message=self._reader.meta.get("exit_message"))
         if exit_.code and self._reader.exception is None:
             self._error_file = error_file.read(os.environ.get(error_file.VARIABLE, ""))
@@ -337,7 +342,7 @@ class Reporter:
         return ReportedExit(exit_.code, exit_.signal, is_clean, exit_.known, reason, *ended_for)
 
     def dropped(self) -> DropCounts:
-        """What was lost so far."""
+        """Return what was lost so far."""
         counters, exporter = self._reader.counters, self._exporter
         spans, reports = exporter.spans.dropped, exporter.reports.dropped
         records = self._reader.lost + self._reader.torn + self.run.tail.missed + counters.get("dropped", 0)

@@ -27,8 +27,8 @@ _MAX_ITEMS = 256
 """How many sizes (dtypes, splits) of one call a span contains. The flight-recorder file has all of them."""
 
 _FIXED = struct.Struct("<2s16s2s8ssQsQ")
-"""trace_id, span_id, start and end of a span, each after its protobuf tag (and length). The span has no parent. The
-ranks' spans of a collective share their trace, and a parent would be a span that is never sent without an incident."""
+"""trace_id, span_id, start and end of a span, each after its protobuf tag (and length). The span has no parent: the
+ranks' spans of a collective share a trace, and their parent would be a span that is sent only with an incident."""
 _TAG_TRACE, _TAG_SPAN, _TAG_START, _TAG_END = b"\x0a\x10", b"\x12\x08", b"\x39", b"\x41"
 _TAG_SPANS = b"\x12"
 """``ScopeSpans.spans``, length-delimited."""
@@ -51,7 +51,7 @@ def trace_id(run: str, rank: int, record: Record) -> bytes:
         signature = record.signature
         peer = signature.peer
         if peer is None or signature.any_source:
-            # It is unknown which send it matches, so it gets a separate trace.
+            # The matching send is unknown, so the call gets a separate trace.
             return identity.trace_id(run, group, f"p2p:{rank}", record.p2p_seq)
         source, destination = way(signature.operation, rank, peer)
         return identity.p2p_trace_id(run, group, source, destination, signature.tag or 0, record.pair_index)
@@ -109,7 +109,8 @@ _DELAY_HEAD, _DURATION_HEAD = _double_head(names.DEVICE_DELAY), _double_head(nam
 
 
 def _device_fields(device: DeviceTimes, issued_ns: int) -> bytes:
-    """Encode both fields, or none. Their length is fixed, and only links follow, so that readers can cut them off."""
+    """Encode delay and duration, or nothing. Their length is fixed, and only links follow, so that readers can cut them
+    off."""
     if device.duration_s is None or device.began_ns is None:
         return b""
     delay = struct.pack("<d", (device.began_ns - issued_ns) / 1e6)
@@ -156,7 +157,7 @@ class SpanBuilder:
 
         Args:
             rank_ended_ns: when the rank ended, monotonic.
-            clean: True if the rank ended cleanly. A call for which it never waited is then no error.
+            clean: True if the rank ended cleanly. A call in flight is then no error: the rank never waited for it.
             context: the section or step in which the call was made.
             device: when the call ran on the device, if known.
         """

@@ -97,7 +97,7 @@ class SpanSampling:
         return int.from_bytes(trace[8:], "big") < self._bound or trace in self._traces
 
     def select(self, items: Iterable[Tracked]) -> list[Tracked]:
-        """Return the calls whose spans are sent, of calls that have ended."""
+        """Return the calls whose spans are sent. ``items``: calls that have ended."""
         found = []
         for item in items:
             if self._wants(item.record):

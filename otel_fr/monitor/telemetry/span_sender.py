@@ -19,7 +19,7 @@ class SpanSender:
     """
     Args:
         ratio: share of the traces whose spans are sent; None: all.
-        exporter: takes the spans; None: nothing is sent.
+        exporter: takes the spans, if it wants any.
     """
 
     def __init__(
