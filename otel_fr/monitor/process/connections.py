@@ -50,7 +50,7 @@ def find_socket(sockets: Iterable[TcpSocket], inode: str) -> tuple[str, int] | N
 
 
 def connections_of(sockets: Iterable[TcpSocket], inodes: Container[str]) -> Connections:
-    """The connections of the sockets with these inodes."""
+    """Return the connections of the sockets with these inodes."""
     addresses: dict[str, None] = {}
     unreached: dict[str, str] = {}
     for one in sockets:
@@ -66,8 +66,8 @@ def connections_of(sockets: Iterable[TcpSocket], inodes: Container[str]) -> Conn
 def slow_round_trips(sockets: Iterable[TcpSocket], inodes: Container[str]) -> Mapping[str, float]:
     """Return the seconds of slow round trips by the peer's address.
 
-    The fastest connection to an address counts, of those in use now: if only one of several connections is slow, the
-    link is not the reason. If there are many slow peers, return the ones that acknowledged most data.
+    Of several connections to an address that are in use now, the fastest counts: if only one is slow, the link is not
+    the reason. If there are many slow peers, return the ones that acknowledged most data.
     """
     fastest: dict[str, float] = {}
     sent: dict[str, int] = {}

@@ -44,13 +44,13 @@ class Exit:
         return cls(code=(status >> 8) & 0xFF, signal=status & 0x7F, known=True)
 
     def is_clean(self, *, said: bool, exit_message: object) -> bool:
-        """Return True if the rank has ended without an error. A program that turns Ctrl-C into an exit has not.
+        """Return True if the rank has ended without an error. A program that turns Ctrl-C into a normal exit has not.
 
-        A known exit status takes precedence over ``said``: a rank that calls ``sys.exit(3)`` also says that it ends
-        cleanly.
+        A known exit status takes precedence over ``said``: a rank that calls ``sys.exit(3)`` also announces a clean
+        end.
 
         Args:
-            said: True if the rank has said that it ends cleanly.
+            said: True if the rank has announced a clean end.
             exit_message: the argument of ``sys.exit``, or the exception that was being handled then.
         """
         is_clean = self.code == 0 and self.signal == 0 if self.known else said

@@ -43,7 +43,7 @@ class Now(NamedTuple):
 
     Attributes:
         frames: the frames, outermost first.
-        known: how many of the innermost frames are certainly the present ones.
+        known: how many of the innermost frames are certain.
     """
 
     frames: Sequence[Place] = ()

@@ -67,10 +67,10 @@ class LinkWatch:
     def reported(self, known: Stacks | None) -> dict[str, Any]:
         """Return the fields of a report that describe the rank's connections.
 
-        They contain the rank's addresses only if others must know whose these are. One rank reports for each machine.
+        They contain the rank's addresses only if it stands still, if it has slow round trips, or if it is local rank 0.
 
         Args:
-            known: the rank's stacks where it stands still now, if they were taken.
+            known: the rank's stacks, if they were taken since it last moved.
         """
         then = NO_CONNECTIONS if known is None else known.connections
         slow = self.slow

@@ -22,10 +22,10 @@ ANSWER_SECONDS = 0.3
 FILE_SECONDS = 0.3
 """How long faulthandler may take to write its text."""
 PATIENCE_SECONDS = 2.0
-"""The longest wait while the answering thread waits for a CPU, or is stopped by py-spy: the rank need not be blocked
-then."""
+"""The longest wait for an answer while the answering thread waits for a CPU, or py-spy stops it: the rank need not be
+blocked then."""
 STARVED_SHARE = 0.25
-"""If a thread spends this share of the time waiting for a CPU, this counts as the reason why it does not answer."""
+"""If a thread spends this share of the time waiting for a CPU, that counts as the reason for a missing answer."""
 QUIET_SECONDS = 0.04
 """The file counts as complete once it has not grown for this long."""
 MAX_STACK = 64 * 1024
@@ -114,7 +114,7 @@ def in_order(text: str, caller: int = 0) -> str:
 
 
 class StackRequest:
-    """One request for the rank's stacks. The watch loop drives it, and nothing in it blocks.
+    """One request for the rank's stacks. The watch loop calls `step`. No method blocks.
 
     Args:
         process: the rank's process.
@@ -148,7 +148,7 @@ class StackRequest:
         self.result = Stacks(text[:MAX_STACK], site or site_of(text), self._signalled_at is not None)
 
     def step(self, now: float) -> float | None:
-        """Continue. Return the seconds until the next step, or None once `result` is there."""
+        """Do what is due. Return the seconds until the next step, or None once there is a `result`."""
         if self.result is None and self._signalled_at is None:
             if now >= self._answer_by and self._is_kept_from_answering(now):
                 self._answer_by = min(now + ANSWER_SECONDS, self._patient_until)

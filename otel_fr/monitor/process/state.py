@@ -109,7 +109,7 @@ class Process:
         self._folder = root / str(pid)
 
     def text(self, name: str) -> str:
-        """The text of a file; "" if it cannot be read."""
+        """Return the text of a file; "" if it cannot be read."""
         try:
             with (self._folder / name).open("rb") as file:
                 return file.read(_MAX_FILE).decode("utf-8", "replace")
@@ -155,7 +155,7 @@ class Process:
             return False
 
     def is_read_here(self) -> bool:
-        """Return True if a child of this process traces it: py-spy, which stops it while it reads its stacks."""
+        """Return True if the monitor's child traces the process: py-spy stops it while reading its stacks."""
         tracer = parse_status(self.text("status")).get("TracerPid", "0")
         if not tracer.isdigit() or tracer == "0":
             return False
@@ -233,12 +233,12 @@ def describe(process: Process, before: Sample, after: Sample) -> str:
 def _describe_stop(process: Process, state: str) -> str:
     status = parse_status(process.text("status"))
     if status.get("State", "")[:1] not in ("T", "t") or process.is_read_here():
-        return ""  # the process continues already, or will at once
+        return ""  # the process continues already, or will soon
     tracer = status.get("TracerPid", "0")
     if tracer.isdigit() and int(tracer):
         name = process.name_of(tracer)
         return f"stopped by a debugger (process {tracer}{f', {name}' if name else ''})"
-    # Without a terminal nothing sends SIGTSTP, SIGTTIN or SIGTTOU of its own accord.
+    # Without a terminal, the kernel sends no SIGTSTP, SIGTTIN or SIGTTOU.
     terminal = process.text("stat").rpartition(")")[2].split()[4:5]
     return "stopped by a signal (SIGSTOP)" if terminal == ["0"] or state == "t" else "stopped by a signal"
 

@@ -1,6 +1,6 @@
 """Reads the kernel's TCP sockets from its socket statistics (sock_diag(7)), like ss(8).
 
-No privilege is needed. Only sockets of the own network namespace are visible. A kernel without ``tcp_diag`` shows none.
+No privilege is needed. Only sockets of this network namespace are visible. A kernel without ``tcp_diag`` shows none.
 The structures are in linux/inet_diag.h and linux/tcp.h. Newer kernels only append fields to the latter.
 """
 
@@ -28,7 +28,7 @@ _ERROR, _DONE = 2, 3
 _INFO: Final = 2
 """INET_DIAG_INFO."""
 _STATES: Final = 0xFFF & ~(1 << 3 | 1 << 6)
-"""All states but SYN_RECV and TIME_WAIT, in which no process has the socket."""
+"""All states but SYN_RECV and TIME_WAIT: in these, no process has the socket."""
 _RETRANSMITS: Final = 1
 """The timer of a socket while the kernel waits for an acknowledgement."""
 _HEAD: Final = struct.Struct("=IHHII")

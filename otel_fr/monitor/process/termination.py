@@ -16,7 +16,7 @@ FILE_SECONDS: Final = 5.0
 
 
 class Termination:
-    """Ends one rank. The watch loop drives it, and nothing in it blocks. Times are monotonic seconds.
+    """Ends one rank. The watch loop calls `step`. No method blocks. Times are monotonic seconds.
 
     If the rank continues, or ends on its own, before the first signal, no signal is sent.
     """
@@ -36,7 +36,7 @@ class Termination:
             self._wanted_at = now
 
     def step(self, now: float, *, is_overdue: bool, is_writing: bool, announce: Callable[[], None]) -> None:
-        """Continue.
+        """Send the signal that is due, if any.
 
         Args:
             is_overdue: True if the rank is still overdue.
