@@ -3,8 +3,8 @@
 In the ring, such a call has the state `RecordState.UNKNOWN` as soon as it is enqueued. It is held here until the
 recorder shows its end. Source of the rules: FlightRecorder.hpp and FlightRecorderDetail.hpp of torch 2.6 to 2.14.
 
-As the begin of a call, the recorder gives the time of each request, and for a completed call the time of its end
-(`_began`).
+The recorder shows no exact begin of a call: it shows the time of the request or, for a completed call, the time of its
+end (`_began`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, Record, RecordState
 from otel_fr.torch_recorder import is_of_device
 
 MAX_HELD: Final = 20_000
-"""How many calls are held, and how many ends are kept: ten times what PyTorch's recorder keeps. Further calls are
+"""Most calls that are held, and most ends that are kept: ten times what PyTorch's recorder keeps. Further calls become
 unknown at once, as without the recorder."""
 _EARLIER_NS: Final = 100_000_000
 """The recorder's entry is written after the ring's record of a call. Because the clocks differ, it may seem earlier by
@@ -68,7 +68,7 @@ class DeviceCalls:
     Attributes:
         is_read: True while the recorder is being read. Otherwise no further call is held.
         library: NCCL's version from PyTorch's recorder; "": unknown.
-        connect: begins to read the recorder, if this is possible and was not tried just now; None: nothing does.
+        connect: begins to read the recorder, if this is possible and was not tried just now; None: it is never read.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class DeviceCalls:
         self._held[item.record.record_id] = _Held(item._replace(device=DeviceTimes()), time.monotonic_ns())
 
     def note(self, entries: Sequence[Entry], asked_ns: int, wall_offset_ns: int) -> None:
-        """Take the recorder's entries, oldest first, and when it was asked; see `Snapshot`."""
+        """Take an answer of the recorder: its entries, oldest first, and the time of the request; see `Snapshot`."""
         self._entries = last_of_calls(entries)
         self._shows_begins = self._shows_begins or any(entry.began for entry in entries)
         self._shows_times = self._shows_times or any(entry.duration_s is not None for entry in entries)
@@ -113,7 +113,7 @@ class DeviceCalls:
         self._has_news = True
 
     def lose(self, *, is_over: bool = False) -> None:
-        """Stop reading the recorder. Calls that were in flight when it was last read stay so until their group
+        """Stop reading the recorder. Calls that its last answer showed in flight stay in flight until their group
         continues. The other held calls become unknown.
 
         Args:
@@ -143,8 +143,8 @@ class DeviceCalls:
         return self.is_read and bool(self._held) and now_ns - self._asked_ns >= FRESH_NS
 
     def settle(self) -> list[Tracked]:
-        """Return the calls that have changed since the last time: calls that have ended, or whose ends will stay
-        unknown, and calls that the device shows in flight, which are still held."""
+        """Return the calls that have changed since the last time: calls that have ended, calls whose ends will stay
+        unknown, and calls that the device shows in flight. Only the last are still held."""
         if not self._has_news:
             return []
         self._has_news = False
@@ -174,8 +174,8 @@ class DeviceCalls:
         """Return the call as it is now. None: nothing will become known about it.
 
         Args:
-            heads: by the device's stream, the entry of the first call in flight, of the calls before this one. Is
-                extended.
+            heads: by the device's stream, the entry of the first call in flight among the calls before this one. This
+                call is added.
         """
         item = held.item
         record = item.record
@@ -234,7 +234,7 @@ class DeviceCalls:
         return computed if seen is None else min(seen, computed)
 
     def _was_never_there(self, record: Record) -> bool:
-        """Return True if PyTorch's recorder never had the call: it has not overwritten entries that are as new.
+        """Return True if PyTorch's recorder never had the call: it has not overwritten any entry as new as the call.
 
         Source of the rule: ProcessGroupNCCL.cpp records a call when it enqueues the call. It does not enqueue calls
         while a CUDA graph is captured on the stream.
@@ -266,7 +266,7 @@ class DeviceCalls:
         return left
 
     def seen(self) -> dict[int, DeviceTimes]:
-        """Return by record id what the recorder has shown of the last `MAX_HELD` calls. Files need it, too."""
+        """Return by record id what the recorder has shown of the last `MAX_HELD` calls."""
         return dict(self._seen)
 
     def undecided(self) -> Iterator[Tracked]:
@@ -276,7 +276,7 @@ class DeviceCalls:
                 yield self._posted(held)
 
     def is_awaited(self, record_id: int) -> bool:
-        """Return True if the recorder was not asked since the call is held, so that its next answer will show it."""
+        """Return True if the recorder was not asked since the call was held, so that its next answer will show it."""
         held = self._held.get(record_id)
         return held is not None and self._is_awaited(held)
 

@@ -1,4 +1,4 @@
-"""Asks NCCL's RAS for the state of the job's communicators when a fault shows, saves the answer, and reports oddities.
+"""Asks NCCL's RAS for the state of the job's communicators in case of a fault, saves the answer, and reports oddities.
 
 A thread of NCCL in some process of this machine answers on TCP, by default on localhost:28028. It asks all processes of
 the job, so only the first monitor of the job's first machine asks, at most once a minute. NCCL 2.31 also has
@@ -34,7 +34,7 @@ _log = logging.getLogger("otel_fr.monitor")
 ADDRESS: Final = ("localhost", 28028)
 """NCCL's default of ``NCCL_RAS_ADDR``."""
 TIMEOUT: Final = 1
-"""Seconds for which RAS must wait for the other processes. It may take 5 s more."""
+"""Seconds for which RAS waits for the other processes. It may take 5 s more."""
 SECONDS: Final = 8.0
 """Longest time until the answer is complete. Only a separate thread waits for it."""
 TRIES: Final = 4
@@ -163,7 +163,7 @@ class RasWatch:
         self._told: tuple[RasAnswer, Sequence[str], float] | None = None
 
     def ask(self, folder: Path, now: float) -> None:
-        """Ask RAS, because a fault shows. Never waits.
+        """Ask RAS, because there is a fault. Never waits.
 
         Args:
             folder: folder of the flight-recorder files.
@@ -213,7 +213,7 @@ class RasWatch:
             _log.info("no evidence from NCCL's RAS at %s:%s: %s", *address, error)
 
     def _diagnose(self, address: tuple[str, int], path: Path) -> list[str]:
-        """Write NCCL's diagnostics to a file. Return those that may need attention, or nothing if there are none."""
+        """Write NCCL's diagnostics to a file. Return the ones that may need attention."""
         try:
             data = ask_ras(address, DIAGNOSTICS)
         except RasError as error:

@@ -11,7 +11,7 @@ from otel_fr.monitor.nccl.recorder_client import RecorderClient
 from otel_fr.torch_recorder import SOCKET_KEY
 
 _LOOK_SECONDS: Final = 1.0
-"""Time between two looks into the ring's meta, until it names the socket, which comes with the first device group."""
+"""Time between two looks for the socket in the ring's meta. The rank adds it with the first device group."""
 _CALL_LOOK_SECONDS: Final = 0.1
 """The same once there is a call of a device. Calls are held only if the recorder is read, and a first call may hang."""
 

@@ -1,4 +1,4 @@
-"""Decides when a heartbeat or a section is overdue, from the program's activity, the limits and the time only.
+"""Decides when a heartbeat or a section is overdue, only from the program's activity, the limits and the time.
 
 Times are in nanoseconds of the rank's monotonic clock. Limits are in seconds.
 """
@@ -82,7 +82,7 @@ def _section(section: Activity, given: Given) -> Watched:
 
 def _heartbeat(beats: Beats, others: list[Watched], timeout: float) -> Watched | None:
     if beats.last_ns:
-        # The end of a section counts like a heartbeat: in the section, none was due.
+        # The end of a section counts like a heartbeat, because none was due inside the section.
         since, limit = max(beats.last_ns, beats.last_end_ns), beats.limit_ms / 1000 or timeout or None
     elif beats.since_ns and beats.first_limit_ms:
         since, limit = max(beats.since_ns, beats.last_end_ns), beats.first_limit_ms / 1000

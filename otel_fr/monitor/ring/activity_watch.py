@@ -72,6 +72,6 @@ class ActivityWatch:
         return self._kept or activity.reported(self._watched, now_ns)
 
     def keep(self, now_ns: int) -> None:
-        """Report the present overdue activities from now on. They are why the rank is ended, but the rank's handlers
+        """Report the present overdue activities from now on. They are the reason for ending the rank, but its handlers
         may end sections meanwhile."""
         self._kept = tuple([item for item in activity.reported(self._watched, now_ns) if item.is_overdue])

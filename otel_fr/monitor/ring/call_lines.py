@@ -1,4 +1,4 @@
-"""Reports where in the program a rank made its latest collectives. Ranks are compared: one may have left out calls."""
+"""Reports the call sites of a rank's latest collectives. Comparing ranks shows whether one has left out calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from otel_fr.stacks import ALPHABET
 MAX_FRAMES: Final = 4
 """How many innermost frames are reported. These distinguish call sites (`otel_fr.capture.sites`)."""
 UNKNOWN: Final = " "
-"""Stands for a call whose record or place is unknown."""
+"""Stands for a call whose record or call site is unknown."""
 
 
 def call_lines(reader: RingReader) -> tuple[ReportedLines, ...]:
-    """Return the places of the newest `MAX_LINES` calls, by group. The group used last comes first."""
+    """Return the call sites of the newest `MAX_LINES` calls, by group. The group used last comes first."""
     by_group: dict[str, dict[int, SiteDef]] = {}
     for record in reader.records(max(reader.first_record, reader.head - MAX_LINES)):
         if record.kind == KIND_COLLECTIVE and not record.destroys:
@@ -27,7 +27,7 @@ def call_lines(reader: RingReader) -> tuple[ReportedLines, ...]:
 
 
 def _reported(group: str, sites: dict[int, SiteDef]) -> ReportedLines:
-    """Return the places of a group's newest calls, until `ALPHABET` has no letter for another place."""
+    """Return the call sites of a group's newest calls, until `ALPHABET` has no letter for another site."""
     places: dict[tuple[str, ...], str] = {}
     known: dict[SiteDef, tuple[str, ...]] = {}
     last, calls = max(sites), []

@@ -1,4 +1,4 @@
-"""Removes stale ring files: the rank has ended, and its monitor was killed before it could remove them."""
+"""Removes stale ring files of ended ranks whose monitors were killed before they could remove them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def remove_stale_rings(folder: Path, now: float | None = None) -> int:
 
 
 def remove_beside(meta: Mapping[str, object]) -> None:
-    """Remove the files beside a ring that only its rank's process uses. ``meta``: of the ring."""
+    """Remove the files beside a ring that only its rank's process uses. ``meta``: the ring's meta."""
     for key in ("stack_file", SOCKET_KEY):
         file = meta.get(key)
         if isinstance(file, str) and file:
@@ -56,7 +56,7 @@ def remove_beside(meta: Mapping[str, object]) -> None:
 
 
 def _ended_cleanly(ring: Path) -> bool:
-    """Return True if the rank said that it ends cleanly and its monitor has ended: the ring shows no fault."""
+    """Return True if the rank announced a clean end and its monitor has ended: the ring shows no fault."""
     try:
         with RingReader.open(ring) as reader:
             space = pid_namespace()

@@ -26,7 +26,8 @@ MAX_BEYOND_RING = 1024
 
 @dataclass(slots=True)
 class Callers:
-    """Who enqueues the calls of a group: number of calls, and the last Python thread that did (``ident`` 0: none)."""
+    """Who enqueues a group's calls: the number of calls, and the last Python thread among the callers (``ident`` 0:
+    none)."""
 
     calls: int = 0
     ident: int = 0
@@ -34,7 +35,7 @@ class Callers:
 
 
 class Reached(NamedTuple):
-    """The rank's progress in a group by its records: sequence numbers of collectives; 0: none."""
+    """The rank's progress in a group according to its records: sequence numbers of collectives; 0: none."""
 
     group: GroupDef
     enqueued: int
@@ -103,7 +104,7 @@ class Tail:
         if head > self._next:
             found = islice(self._reader.records(self._next), MAX_NEW)
             new = list(takewhile(lambda record: record.record_id < head, found))
-            # No valid record up to there: damaged records do not become whole later.
+            # If no record up to there is valid, skip them: damaged records stay damaged.
             self._next = new[-1].record_id + 1 if new else head
             if new:
                 self._take(new, ended)
@@ -135,7 +136,7 @@ class Tail:
         return ended
 
     def is_behind(self, until: int | None = None) -> bool:
-        """Return True if there are unread records (before ``until``)."""
+        """Return True if there are unread records. ``until``: see `poll`."""
         return (self._reader.head if until is None else until) > self._next
 
     def _reach(self, record: Record) -> None:
