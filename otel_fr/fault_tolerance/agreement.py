@@ -116,7 +116,7 @@ class Agreement:
         return self._read(decision)
 
     def settle(self, number: int, decision: Decision, has_succeeded: bool, patience: Patience) -> bool:
-        """Report whether this member has the new group. Return True if the round succeeded, the same in all members."""
+        """Report whether this member has the new group. Return True, in all members, if the round succeeded."""
         outcome = self._key(number, "outcome")
         if has_succeeded:
             self._set(self._key(number, f"has/{self._own}"), "1")
@@ -161,7 +161,7 @@ class Agreement:
         return self._asked(lambda: bool(self._store.check(list(keys))))
 
     def _compare_set(self, key: str, value: str) -> str:
-        """Set a key if it is not set. Return the value that it has then."""
+        """Set a key if it is not set. Return its value after that."""
         return self._asked(lambda: bytes(self._store.compare_set(key, "", value)).decode())
 
     def _asked(self, ask: Callable[[], _T]) -> _T:

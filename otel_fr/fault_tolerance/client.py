@@ -31,7 +31,7 @@ SAFETY_FACTOR: Final = 5.0
 
 
 class RankMonitorClientError(Exception):
-    """The client or a section is not (or already) initialised or open, or there is not enough data for timeouts."""
+    """The client is not, or already, initialised; a section not, or already, open; or timeouts lack observed times."""
 
 
 class WorkloadAction(Enum):

@@ -20,16 +20,16 @@ from otel_fr.ring.decision_layout import MAX_NAME, NAMES
 _log = logging.getLogger("otel_fr")
 
 MAX_ITEMS: Final = 16
-"""How many items the text of a tuple or list shows. Longer ones also show their length."""
+"""How many items the text of a tuple or list shows. The text of a longer one also shows its length."""
 MAX_CHARACTERS: Final = 4_096
-"""How many characters of a text are compared."""
+"""Most characters of a text that are compared."""
 
 _PLAIN: Final = frozenset({bool, int, float, str, type(None)})
 """Types whose values can be compared and converted to text without running foreign code."""
 
 
 class _Name:
-    """The state of one name. ``word`` is the ring's word that counts its decisions; -1: there is none."""
+    """The state of one name. ``word``: the ring's word that counts the name's decisions; -1: there is none."""
 
     __slots__ = ("index", "kind", "number", "text", "value", "word")
 
@@ -83,7 +83,7 @@ def decision(name: str, value: object) -> None:
 
 
 def decided(name: str, value: str, step: int) -> None:
-    """Like `decision`, for decisions that otel-fr notices on its own. Never raises.
+    """Record a decision that otel-fr has noticed; see `decision`. Never raises.
 
     Args:
         step: number of the training step to which the decision belongs; -1: none.

@@ -173,7 +173,7 @@ class State:
         if ring is not None:
             try:
                 entry.row = ring.open(body)
-            except Exception as error:  # noqa: BLE001 - the section is open, recorded or not, so that it can be ended
+            except Exception as error:  # noqa: BLE001 - keep the section open without a record, so that it can be ended
                 failed(error)
         elif self.ring is not None:  # the recording has started meanwhile
             self._enter(entry, self.ring)
@@ -193,7 +193,7 @@ class State:
             ring.end(entry.row, entry.body, now_ns(), flags)
 
     def end_block(self, owner: object, stack: list[Open], flags: int) -> None:
-        """End the section that a context manager began last: in this thread if there is one, else in another.
+        """End the section that a context manager began last in this thread or, if there is none, in another.
 
         Args:
             stack: this thread's open sections. The innermost is not the context manager's.
@@ -205,7 +205,7 @@ class State:
             self.end(found, flags)
 
     def _end_inside(self, entry: Open) -> None:
-        """End the sections that `start_section` began inside ``entry``, whose block ends now."""
+        """End the sections that `start_section` began inside ``entry``, because the block of ``entry`` ends."""
         stack = entry.thread.stack
         if entry in stack:
             for inner in reversed(stack[stack.index(entry) + 1 :]):

@@ -1,4 +1,4 @@
-"""Failed peers that this rank knows: passes them to the program's callbacks, and names them in errors."""
+"""Passes failed peers to the program's callbacks, and names them in errors."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class PeerFailure:
     Attributes:
         ranks: global ranks.
         reason: one sentence, such as ``"rank 2 was killed by SIGKILL"``.
-        process_groups: descriptions of this rank's groups that have one of ``ranks`` as a member. A group without a
-            description is given by its name.
+        process_groups: descriptions of this rank's groups with a member in ``ranks``. A group without a description
+            is given by its name.
         incident_id: id of the incident that the collector opened; "": no incident is open yet.
         kind: why the ranks count as failed: ``"ended"``, ``"stuck"``, ``"heartbeat_missed"``, ``"section_overrun"`` or
             ``"silent"``.
@@ -166,10 +166,10 @@ class Peers:
 
     @property
     def ended_by(self) -> PeerFailure | None:
-        """The last failure that led to the end of calls in a group that still exists.
+        """The last failure for which otel-fr ended calls in a group that still exists.
 
-        Without such a group, the last failure that this rank has received, or None: a peer's calls may have been ended,
-        and its connections closed, while this rank made no call.
+        If there is none, the last failure that this rank has received, or None: a peer's calls may have been ended, and
+        its connections closed, while this rank made no call.
         """
         with self._lock:
             return next(reversed(self._ended.values()), self._kept[-1] if self._kept else None)
@@ -204,4 +204,3 @@ class Peers:
 
 
 peers: Final = Peers()
-"""The failed peers of this process."""

@@ -70,7 +70,7 @@ class Section:
             entry = stack[-1] if stack else None
             if entry is None or entry.owner is not self:
                 state.end_block(self, stack, flags)
-            elif state.opened.pop(entry.number, None) is not None:  # as `State.end`, but faster
+            elif state.opened.pop(entry.number, None) is not None:  # like `State.end`, but faster
                 stack.pop()
                 ring = state.ring
                 if ring is not None:
@@ -79,7 +79,7 @@ class Section:
             failed(error)
 
     def __call__(self, function: _Function) -> _Function:
-        """Decorate a function, so that each of its calls is such a section.
+        """Decorate a function, so that each call of the function is a section.
 
         For a coroutine function, the section lasts from the first await to the end.
         """
@@ -114,7 +114,7 @@ def section(name: str, timeout: float | None = None) -> Section:
 
 
 def start_section(name: str, timeout: float | None = None) -> None:
-    """Begin a section that `end_section` ends. The arguments are those of `section`. Such sections may overlap.
+    """Begin a section that `end_section` ends. Takes the arguments of `section`. These sections may overlap.
 
     If this thread has an open section of this name from an earlier `start_section`, that section ends now: an exception
     has skipped its end.
@@ -130,7 +130,7 @@ def start_section(name: str, timeout: float | None = None) -> None:
 
 
 def end_section(name: str) -> None:
-    """End the last section of this name from `start_section`: in this thread if there is one, else in another."""
+    """End the section of this name that `start_section` began last in this thread or, if there is none, in another."""
     try:
         entry = find(reversed(_state.this_thread().stack), name) or find(reversed(list(_state.opened.values())), name)
         if entry is None:
@@ -181,7 +181,7 @@ def step(number: int | None = None) -> None:
 
 
 def _integer(number: object) -> int | None:
-    """Convert a number of numpy or torch to Python's int. None: it is no integer of 64 bits."""
+    """Convert a number of numpy or torch to Python's int. None: it is not an integer of 64 bits."""
     try:
         found = number.__index__()  # type: ignore[attr-defined]
     except (AttributeError, TypeError):
@@ -293,7 +293,6 @@ def own_step() -> tuple[int, int] | None:
 
 
 def is_recording() -> bool:
-    """Return True if this process records."""
     return _state.ring is not None
 
 

@@ -1,8 +1,8 @@
 """Training steps as seen from optimizers.
 
-If the program reports no steps, each step of an optimizer ends a training step. If it does report steps, whether an
-optimizer made its step in one of them is recorded as a decision: a rank that skips it, for example after an overflow,
-differs from its peers from then on.
+If the program reports no steps, each step of an optimizer ends a training step. If it reports steps, a decision records
+for each of them whether an optimizer made a step. A rank that skips that step, for example after an overflow, differs
+from its peers from then on.
 """
 
 from __future__ import annotations

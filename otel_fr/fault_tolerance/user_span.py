@@ -1,4 +1,4 @@
-"""Reads the program's own OpenTelemetry span, to which the span of a step links."""
+"""Reads the program's own OpenTelemetry span. A step's span links to it."""
 
 from __future__ import annotations
 
