@@ -119,12 +119,12 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-"""The version that is built and understood."""
+"""The version that `build` writes and `parse` accepts."""
 VERSION_KEY: Final = "v"
 
 
 class RankReport(Section, frozen=True, tag_field=VERSION_KEY, tag=VERSION):
-    """One report of one rank. Times are seconds before the moment at which it was built."""
+    """One report of one rank. Times are seconds before the report was built."""
 
     rank: Annotated[int, Meta(ge=0, le=MAX_RANK, description="global rank")]
     number: Annotated[Count, Meta(description="report number, rising; older reports are ignored")] = field(name="n")
@@ -268,7 +268,7 @@ SECTIONS: Final[dict[str, type[Section]]] = {
     "FACT": ReportedFact,
     "DROPPED": DropCounts,
 }
-"""By their name in docs/reference/rank-report.md, which leaves out the three of RAS."""
+"""Sections by their name in docs/reference/rank-report.md. That document leaves out the three sections of RAS."""
 
 _UNREAD: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _encode = msgspec.json.Encoder().encode
@@ -326,7 +326,7 @@ class _Versioned(msgspec.Struct):
 
 
 def _refusal(body: str, error: Exception) -> str:
-    """Say why a report is not read."""
+    """Return why a report cannot be read."""
     if isinstance(error, RecursionError):
         return "report is nested too deep"
     if not isinstance(error, msgspec.ValidationError):

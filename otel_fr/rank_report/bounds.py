@@ -11,11 +11,12 @@ from otel_fr.identity import MAX_RANKS
 MAX_LENGTH: Final = 4 << 20
 """Characters of a report."""
 MAX_RANK: Final = 10 * MAX_RANKS
-"""More than the collector keeps. It counts the ranks of a larger job, and says that it lacks them."""
+"""More ranks than the collector keeps, so that it can count the other ranks of a larger job and report them as missing.
+"""
 MAX_NUMBER: Final = 2**63 - 1
-"""Largest integer: no store or array takes one of more than 64 bits."""
+"""Largest integer: stores and arrays take at most 64 bits."""
 MAX_SECONDS: Final = 1e9
-"""31 years: long enough for any time that has a date. Infinity and NaN are not accepted."""
+"""31 years, longer than any time that occurs. Infinity and NaN are not accepted."""
 MAX_MILLISECONDS: Final = 1e15
 """The largest timeout: programs set very large ones to wait without a limit."""
 MAX_GROUPS: Final = 4_096
@@ -26,7 +27,7 @@ MAX_CALLS: Final = 64
 MAX_FINGERPRINT: Final = 129
 """Integers of a fingerprint, which has at most 64 numbers."""
 MAX_FETCHED: Final = 32
-"""Sequence numbers of a range whose calls are reported themselves. For a larger range, only their fingerprint is."""
+"""Most sequence numbers of a range whose calls are reported. Of a larger range, only the fingerprint is reported."""
 MAX_STACK: Final = 65_536
 """Characters of a stack; a hundred frames are under 20,000."""
 MAX_EXCEPTION: Final = 16_384
@@ -42,7 +43,7 @@ MAX_DECIDED: Final = 120
 MAX_LOOPS: Final = 4
 """Loops of a program that a rank has left."""
 MAX_LINES: Final = 4_096
-"""Latest collectives for which a report has their call sites."""
+"""Latest collectives whose call sites are in a report."""
 MAX_LINES_GROUPS: Final = 2
 MAX_PLACES: Final = 64
 """Different call sites of these collectives."""
@@ -65,11 +66,11 @@ MAX_NAME: Final = 1_024
 """Characters of a name: a group's, a call site's, an error's."""
 
 DEFAULT_STALL_SECONDS: Final = 5.0
-"""For a report without this key. The format's defaults stay the same when the defaults of `otel_fr.config` change."""
+"""Used for a report without this key. It stays the same when the default in `otel_fr.config` changes."""
 DEFAULT_INTERVAL: Final = 1.0
-"""For a report without this key."""
+"""Used for a report without this key."""
 DEFAULT_PEER_TIMEOUT: Final = 5.0
-"""For a report without this key."""
+"""Used for a report without this key."""
 
 Count = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Integer = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]

@@ -30,7 +30,7 @@ def _type_of(section: type[Struct]) -> inspect.Type:
 def _fitted(kind: inspect.Type, value: Any) -> Any:
     if isinstance(kind, inspect.Metadata):
         return _fitted(kind.type, value)
-    if isinstance(kind, inspect.UnionType):  # of a type and null
+    if isinstance(kind, inspect.UnionType):  # a type or null
         found = None if value is None else _fitted(kind.types[0], value)
         return None if isinstance(value, (int, float)) and found != value else found
     if isinstance(kind, inspect.StructType):
@@ -42,5 +42,5 @@ def _fitted(kind: inspect.Type, value: Any) -> Any:
     if isinstance(kind, (inspect.IntType, inspect.FloatType)):
         assert kind.ge is not None
         assert kind.le is not None
-        return max(kind.ge, min(kind.le, value))  # the upper bound, where it is NaN
+        return max(kind.ge, min(kind.le, value))  # NaN becomes the upper bound
     return value

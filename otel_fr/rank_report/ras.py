@@ -1,4 +1,4 @@
-"""What a rank report says about NCCL's RAS: the odd things in its answer, bounded; sections as in `rank_report`."""
+"""The sections of a rank report about NCCL's RAS: the odd facts in its answer, bounded."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from otel_fr.rank_report.bounds import Count, Integer, Seconds, Sizes
 from otel_fr.rank_report.section import Section
 
 MAX_COMMUNICATORS: Final = 8
-"""Communicators with something odd in a report."""
+"""Communicators with odd facts in a report."""
 MAX_FACTS: Final = 16
 """Facts about one communicator."""
 MAX_RANKS_TEXT: Final = 256
 """Characters of the ranks of a fact."""
 MAX_PROCESSES: Final = 32
-"""Ranks of a communicator whose process ids are reported: they show whose process group it is."""
+"""Ranks of a communicator whose process ids are reported. They show which process group it belongs to."""
 MAX_DIAGNOSTICS: Final = 1_600
 """Characters of NCCL's diagnostics."""
 MAX_LABEL: Final = 64
@@ -33,7 +33,7 @@ _Label = Annotated[str, Meta(max_length=MAX_LABEL)]
 
 
 class ReportedFact(Section, frozen=True):
-    """Something odd of some ranks of a communicator."""
+    """An odd fact about some ranks of a communicator."""
 
     kind: Annotated[
         _Label,
@@ -58,7 +58,7 @@ class ReportedFact(Section, frozen=True):
 
 
 class ReportedCommunicator(Section, frozen=True):
-    """A communicator of NCCL with something odd."""
+    """A communicator of NCCL with odd facts."""
 
     id: Annotated[_Label, Meta(description="its hash, by which NCCL's log calls it")]
     size: Annotated[Integer, Meta(description="number of its ranks")]

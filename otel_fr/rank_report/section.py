@@ -14,11 +14,11 @@ _S = TypeVar("_S", bound="Section")
 
 
 class Section(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """An object of the JSON. Fields that have their default are not written."""
+    """An object of the JSON. Fields with their default value are not written."""
 
 
 def section_of(kind: type[_S], value: object) -> _S | None:
-    """Return a section from a flight-recorder file; None: it is not one, or damaged."""
+    """Return a section from a flight-recorder file. None: the value is no section, or is damaged."""
     try:
         return msgspec.convert(value, kind)
     except _DAMAGED:
@@ -26,7 +26,7 @@ def section_of(kind: type[_S], value: object) -> _S | None:
 
 
 def names_of(value: object) -> tuple[str, ...]:
-    """Return a list of names from a flight-recorder file; empty: it is not one."""
+    """Return a list of names from a flight-recorder file. Empty: the value is no such list."""
     try:
         return msgspec.convert(value, Names)
     except _DAMAGED:

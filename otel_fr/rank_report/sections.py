@@ -187,7 +187,7 @@ class ReportedRange(Section, frozen=True):
 
 
 class ReportedDecision(Section, frozen=True):
-    """Decisions of one name, one after the other, that had one value."""
+    """Successive decisions with one name and the same value."""
 
     name: Annotated[str, Meta(max_length=MAX_DECIDED, description="as passed to `otel_fr.decision`")]
     value: Annotated[str, Meta(max_length=MAX_DECIDED, description="the value as text, cut to 80 bytes")]
@@ -228,7 +228,7 @@ class ReportedLoop(Section, frozen=True):
 
 
 class ReportedRoundTrip(Section, frozen=True):
-    """A packet and its acknowledgement take long."""
+    """A host to which round trips take long."""
 
     peer: Annotated[Name, Meta(description="address of the other end, such as `10.0.0.7`")] = field(name="to")
     seconds: Annotated[Seconds, Meta(description="smoothed, of the fastest connection to it that is in use")] = field(
@@ -247,7 +247,7 @@ class DropCounts(Section, frozen=True):
 
 
 class ReportedException(Section, frozen=True):
-    """An uncaught exception of the rank. Only one of the main thread ends it."""
+    """An uncaught exception of the rank. Only an exception of the main thread ends the rank."""
 
     type: Annotated[str, Meta(max_length=MAX_EXCEPTION, description="its class")] = ""
     message: Annotated[str, Meta(max_length=MAX_EXCEPTION, description="its text")] = ""
@@ -257,13 +257,13 @@ class ReportedException(Section, frozen=True):
 
     @property
     def text(self) -> str:
-        """Its class and its text, or what there is of them."""
+        """The class and the text, as far as they are known."""
         text = f"{self.type}: {self.message}" if self.type and self.message else self.type or self.message
         return text[:MAX_EXCEPTION]
 
     @property
     def raised_at(self) -> str:
-        """``"file:line function"``, as reported, or the last line of its traceback."""
+        """The reported site, or else the site of the traceback: ``"file:line function"``."""
         return self.site or site_of(self.stack)
 
 
