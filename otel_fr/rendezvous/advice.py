@@ -15,7 +15,7 @@ from otel_fr.checks.report import say
 from otel_fr.checks.settings import ACT, OFF, AttributionSettings
 
 _LATER: Final = 5.0
-"""The asking process is ended this many seconds after the time for which it may ask."""
+"""The asking process is ended this many seconds after its time is over."""
 
 STOP, EXCLUDE_NODE = "stop", "exclude_node"
 
@@ -80,8 +80,7 @@ class Adviser:
         return cls(settings, job, lambda seen: ask(job, settings.seconds, seen))
 
     def before_restart(self) -> Advice | None:
-        """Wait for advice that this node must follow, and return it. None: there is none, or it is only shown, without
-        waiting."""
+        """Wait for advice that this node must follow, and return it, or None. If advice is only shown, do not wait."""
         if self.settings.mode == OFF or not self.settings.can_ask or not self.job:
             return None
         if self.settings.mode == ACT:

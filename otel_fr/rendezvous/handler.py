@@ -30,7 +30,8 @@ _log = logging.getLogger("otel_fr")
 
 INNER: Final = "c10d"
 LEAVE_SECONDS: Final = 5.0
-"""For leaving the rendezvous; its other nodes notice by themselves that this one is gone after about 15 s."""
+"""Longest time to leave the rendezvous. If that fails, the other nodes notice after about 15 s that this node is gone.
+"""
 
 Checks = Callable[[bool], list[Result]]
 """Checks the node. The argument is True if ranks have already run on it."""
@@ -41,7 +42,7 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
 
     Raises:
         SettingsError: an option of the checks cannot be used.
-        Exception: whatever c10d's handler raises.
+        Exception: any exception of c10d's handler.
     """
     settings = CheckSettings.read(conf=parameters.config)
     advice = AttributionSettings.read(conf=parameters.config)
@@ -97,9 +98,9 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
         """Check this node, then join.
 
         Raises:
-            SystemExit: this node stays out, and its agent ends: with `NODE_FAILED`, because a check failed; with
-                `NODE_EXCLUDED` or `JOB_STOPPED`, because the collector advises it and advice is followed.
-            Exception: whatever the other handler raises.
+            SystemExit: this node stays out, and its agent ends. The status is `NODE_FAILED` if a check failed, and
+                `NODE_EXCLUDED` or `JOB_STOPPED` if the collector advises this and advice is followed.
+            Exception: any exception of the other handler.
         """
         results = self._check(self._has_joined)
         report.publish(results)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from otel_fr.config import NODES_CHANGED_VARIABLE
 
 ONLY: Final = "only"
-"""Content of the file if no node has left: the ranks of this node then end for no other reason."""
+"""Content of the file if no node has left: the ranks of this node then end only because nodes join."""
 
 
 class Membership:

@@ -47,7 +47,7 @@ class NodeOrder:
             shares_store: True if ranks use a store of the agents and create none of their own.
 
         Raises:
-            Exception: whatever the store raises, for example if a node has ended.
+            Exception: any exception of the store, for example if a node has ended.
         """
         if info.world_size < 2:
             return info
