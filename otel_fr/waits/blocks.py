@@ -18,33 +18,33 @@ from typing import NamedTuple, Protocol
 from otel_fr.match.lateness import Lateness
 
 SECONDS = 0.4
-"""Least length of a block; a block is one collective if they are further apart. Over several collectives, lateness adds
-up, and what differs from one to the next evens out."""
+"""Shortest length of a block. A block is one collective if collectives are further apart. Over several collectives,
+lateness adds up, and random differences even out."""
 KEPT = 64
 """Blocks that are kept for a group."""
 CHANCE = 2e-5
-"""If any of three ranks may come last, the probability that one of them does so as often as a rank that is named before
-an incident may open: in 11 of 11 blocks, 13 of 14, 17 of 20; in a group of two: 17 of 17, 21 of 22, 28 of 32."""
+"""Largest probability, for a rank that is named before an incident opens, that one of three equal ranks comes last as
+often by chance: in 11 of 11 blocks, 13 of 14, 17 of 20; in a group of two: 17 of 17, 21 of 22, 28 of 32."""
 RARE = 2e-7
 """The same probability for an incident: 15 of 15, 17 of 18; in a group of two: 24 of 24, 28 of 29."""
 MIN_SPAN = 5.0
-"""Least seconds that these blocks cover: a hiccup of one rank is shorter."""
+"""Least seconds that these blocks cover. A hiccup of one rank is shorter."""
 SPREADS = 3.0
-"""A straggler is late by more than so many spreads of its group: the median of what half of its ranks differ by."""
+"""A straggler is late by more than this many spreads. A group's spread is the median of `Block.spread`."""
 MIN_SHOWN = 16
 """Least blocks for which metrics and the page show lateness."""
 MAX_LATE = 8
-"""Late ranks that are kept of one block: the latest ones."""
+"""Late ranks that are kept of one block, the latest first."""
 MAX_WATCHED = 512
-"""Groups of all runs whose blocks are kept: each takes up to 60 kB."""
+"""Most groups, of all runs together, whose blocks are kept. Each takes up to 60 kB."""
 KEPT_SHARE = 0.6
 """An incident is over once the share of late blocks falls below this part of the share that opens an incident."""
 FILLED = 0.8
-"""Least part of the window that the blocks of an incident cover: the window hardly ever begins with a block."""
+"""Least part of the window that an incident's blocks cover, because the window hardly ever begins with a block."""
 OVER_WINDOWS = 5
-"""Windows without a wait for its ranks after which an incident is over. A shorter pause does not end it."""
+"""An incident is over after this many windows without a wait for its ranks. A shorter pause does not end it."""
 QUIET_BLOCKS = 8
-"""If ranks are not waited for during so many usual intervals between two blocks, waiting has ended."""
+"""Waiting has ended if no rank was waited for during this many usual intervals between two blocks."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class StragglerLimits:
 
 
 class Late(NamedTuple):
-    """A rank in a block: how many seconds late it was in all, and in how many collectives."""
+    """A rank in a block: by how many seconds it was late in all, and in how many collectives."""
 
     rank: int
     seconds: float
@@ -137,13 +137,13 @@ class Blocks:
     def slowest(self) -> Lateness | None:
         """Return the rank that is late in nearly all of the latest blocks, if that costs enough; None: nobody is named.
 
-        The limits are those of an incident, without the window: this is known within seconds.
+        The limits of an incident apply, but not its window, so that the result is known within seconds.
         """
         found = self._named(CHANCE, MIN_SPAN)
         return found[0] if found else None
 
     def stragglers(self, known: tuple[int, ...] = ()) -> list[Lateness]:
-        """Return the ranks that come last persistently. Ranks in ``known`` did so far, and may be late less often."""
+        """Return the ranks that persistently come last. Ranks in ``known`` did so before; for them, less is enough."""
         if not self.kept or (known and self.is_over(known)):
             return []
         least = self._limits.share * KEPT_SHARE
@@ -154,7 +154,7 @@ class Blocks:
         ]
 
     def is_over(self, known: tuple[int, ...]) -> bool:
-        """True if the group continues without waiting for these ranks; False if that is not known yet."""
+        """Return True if the group continues without waiting for these ranks; False if this is not known yet."""
         kept = self.kept or ()
         newest = self.since
         for block in kept:
@@ -174,14 +174,14 @@ class Blocks:
             self.kept.clear()
 
     def release(self) -> None:
-        """Free the room of the group, which is dropped."""
+        """Free the group's room, because the group is dropped."""
         self._sums.clear()
         if self.kept is not None:
             self.kept = None
             self._room.watched -= 1
 
     def _is_quiet_since(self, at: float, windows: int = 1) -> bool:
-        """True if so much time has passed that further blocks with waits would have come.
+        """Return True if enough time has passed that further blocks with waits would have come.
 
         Args:
             windows: least number of windows that must have passed.
@@ -195,7 +195,7 @@ class Blocks:
         return max(windows * self._limits.window, QUIET_BLOCKS * interval)
 
     def _close(self) -> None:
-        """End the current block. A rank is late by how much later than half of the group it came, in all."""
+        """End the current block. A rank's lateness is the total of how much later than half of the group it came."""
         sums, members = self._sums, max(self.members, len(self._sums))
         totals = sorted([*(total for total, _ in sums.values()), *[0.0] * (members - len(sums))])
         usual = totals[(members - 1) // 2]
@@ -228,7 +228,7 @@ class Blocks:
         return sorted(found, key=lambda one: (-one.waited, -one.share, one.rank))
 
     def _since(self) -> dict[int, float]:
-        """Return, for each rank, the first of the latest kept blocks in which it was late without a pause."""
+        """Return when the present lateness of each rank began: since then, it was late without a pause."""
         found: dict[int, float] = {}
         last: dict[int, float] = {}
         pause = self._pause()
@@ -240,7 +240,7 @@ class Blocks:
         return found
 
     def _named(self, chance: float, span: float) -> list[Lateness]:
-        """Return the ranks that all kept blocks show to be late, or else those that the latest window's blocks show."""
+        """Return the ranks that all kept blocks name or, if they name none, the latest window's blocks."""
         kept = self.kept
         if not kept or self._is_quiet_since(kept[-1].at):
             return []
@@ -278,7 +278,7 @@ def _median_of(rank: int, blocks: Sequence[Block]) -> float:
 
 @functools.lru_cache(4_096)
 def may_be_chance(last: int, blocks: int, members: int = 2, chance: float = CHANCE) -> bool:
-    """True if one of the members may come last in so many of so many blocks by chance.
+    """Return True if chance explains that some member comes last in ``last`` of ``blocks`` blocks.
 
     More than three members count as three: even in a large group, only a few ranks may be late now and then.
     """

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 MIN_WAIT = 0.001
-"""Least seconds after half of the group at which the last rank's wait is counted. Shorter ones are about as long as it
-takes to notice the end of a call."""
+"""A wait counts if the last rank came at least this many seconds after half of the group. Shorter waits are about as
+long as it takes to notice the end of a call."""
 TIMED_SHARE = 0.75
 """Least share of a group's members whose times on devices must be known for a collective to show anything."""
 NANO = 1e9
@@ -39,7 +39,7 @@ class Wait(NamedTuple):
 
 
 def is_shown(durations: Sequence[float]) -> bool:
-    """Return whether these durations (ns) differ enough to show a wait."""
+    """Return True if these durations (ns) differ enough to show a wait."""
     least = min(durations)
     return max(durations) - least >= MIN_WAIT * NANO and least >= 0
 
@@ -49,7 +49,7 @@ def wait_of(durations: Sequence[float], owns: Sequence[float | None]) -> Wait | 
 
     Args:
         durations: in ns; `is_shown` holds for them.
-        owns: seconds that each rank took for itself before, up to a difference that all share; None: unknown.
+        owns: seconds that each rank took for itself before, up to a constant that all ranks share; None: unknown.
     """
     least, usual = min(durations), sorted(durations)[len(durations) // 2]
     waiting = sorted(own for own, took in zip(owns, durations, strict=True) if took >= usual and own is not None)

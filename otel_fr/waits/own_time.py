@@ -1,9 +1,8 @@
 """Divides a rank's time between two collectives of a group: time for itself, time in other calls, and messages.
 
-If its device's times are known, this needs no clock. After a collective that ends on all members at once
-(`otel_fr.operations`), each rank takes time for itself and spends time in calls, up to the end of the next collective,
-where they meet again. The two add up to the same on every member, so the ranks' times in calls show how their own times
-differ.
+If the times on the rank's device are known, this needs no clock. After a collective that ends on all members at once
+(`otel_fr.operations`), each rank takes time for itself and spends time in calls, until all meet again at the end of the
+next collective. The sum of both times is equal on all members, so their times in calls show how their own times differ.
 """
 
 from __future__ import annotations
@@ -39,10 +38,11 @@ class Before(NamedTuple):
     """What a rank did since the previous collective of a call's group that ended on all members.
 
     Attributes:
-        device: seconds that its device spent in the call; None: it has none, or what it did before is unknown.
-        own: seconds that the rank took for itself, up to a difference that all members of the group share; None: as in
+        device: seconds that its device spent in the call; None: the call ran on no device, or what the rank did before
+            is unknown.
+        own: seconds that the rank took for itself, up to a constant that all members of the group share; None: as in
             ``device``.
-        messages: a sum over its sends and receives, 0: none. Equal messages give equal sums. None: unknown.
+        messages: a sum over its sends and receives; 0: none; None: unknown. Equal messages give equal sums.
     """
 
     device: float | None
@@ -67,7 +67,7 @@ class OwnTime:
 
     @property
     def is_used(self) -> bool:
-        """True if calls on a device with known times, or messages, have come: then every further call matters."""
+        """True once there was a message, or a call with known times on a device. Then every further call matters."""
         return bool(self.marks or self.exchanged)
 
     def note(self, kind: Kind, rank: int, took: float, device: float | None, *, is_next: bool) -> Before | None:
@@ -76,13 +76,13 @@ class OwnTime:
         Args:
             took: seconds from enqueueing it to its end, by the rank's clock.
             device: seconds on its device; None: unknown.
-            is_next: no call is missing before it.
+            is_next: True if no call before it is missing.
         """
         if not is_next:
             self.marks.clear()
         is_on_device = kind.is_end_seen
         if is_on_device and device is None:
-            self.marks.clear()  # how long its device was in it is not known
+            self.marks.clear()  # it is unknown how long the device executed the call
             return None
         signature, group = kind.signature, kind.group.id
         if kind.stream == "p2p":
