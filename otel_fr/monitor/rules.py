@@ -137,7 +137,7 @@ class Episodes:
 
 
 class Recovery:
-    """Decides whether the newest file shows a fault that is over: that file would accuse a rank that was only late."""
+    """Decides whether the newest file shows a fault that is over, because it would accuse a rank that was only late."""
 
     def __init__(self) -> None:
         self._moved_ns: int | None = None

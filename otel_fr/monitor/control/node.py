@@ -60,7 +60,6 @@ class Node:
 
     Args:
         base: the folder of the rings.
-        run_id: id of the run.
         size: number of the run's ranks on this machine; 0: unknown.
         pid: process id of the rank; 0: the others cannot look at it.
     """

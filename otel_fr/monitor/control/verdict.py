@@ -117,7 +117,6 @@ class Verdict:
     """Prints the verdict for one monitor, unless another monitor of the run on this machine prints it.
 
     Args:
-        config: the rank's configuration.
         world_size: number of the run's ranks.
 
     Attributes:

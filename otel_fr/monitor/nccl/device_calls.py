@@ -100,7 +100,6 @@ class DeviceCalls:
         return self.is_read and len(self._held) < MAX_HELD
 
     def hold(self, item: Tracked) -> None:
-        """Begin to hold a call."""
         self._held[item.record.record_id] = _Held(item._replace(device=DeviceTimes()), time.monotonic_ns())
 
     def note(self, entries: Sequence[Entry], asked_ns: int, wall_offset_ns: int) -> None:
@@ -143,8 +142,8 @@ class DeviceCalls:
         return self.is_read and bool(self._held) and now_ns - self._asked_ns >= FRESH_NS
 
     def settle(self) -> list[Tracked]:
-        """Return the calls that have changed since the last time: calls that have ended, calls whose ends will stay
-        unknown, and calls that the device shows in flight. Only the last are still held."""
+        """Return the calls that have changed since the last time: ended calls, calls whose end will stay unknown, and
+        calls that the device shows in flight. Only the last are still held."""
         if not self._has_news:
             return []
         self._has_news = False
@@ -255,7 +254,7 @@ class DeviceCalls:
         """Release all calls, because all groups were destroyed and the next run has groups of the same names.
 
         Returns:
-            The calls that are not known to be in flight, with what is known about them.
+            The calls that the device does not show in flight.
         """
         left = [
             held.untimed or held.item._replace(device=None)

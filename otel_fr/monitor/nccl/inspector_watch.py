@@ -85,7 +85,6 @@ class InspectorWatch:
             self._path = None
 
     def close(self) -> None:
-        """Stop reading."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()

@@ -134,7 +134,6 @@ class Fingerprints:
         return found
 
     def forget(self, groups: Iterable[str]) -> None:
-        """Remove these groups."""
         for id_ in groups:
             self._groups.pop(id_, None)
 

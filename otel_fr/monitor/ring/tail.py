@@ -149,7 +149,6 @@ class Tail:
         self.reached[record.group.id] = Reached(record.group, enqueued, completed)
 
     def forget(self, groups: Iterable[str]) -> None:
-        """Forget these groups."""
         for id_ in groups:
             self.reached.pop(id_, None)
             self._callers.pop(id_, None)

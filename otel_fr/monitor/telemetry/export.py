@@ -311,7 +311,7 @@ class Exporter:
             worker.notify(hurry=True)
 
     def finish(self, ended: float, clean: bool) -> None:
-        """Send what is queued. Wait for that until `END_SECONDS`, or `FAILED_SECONDS`, after the rank's end.
+        """Send what is queued, and wait for that until `END_SECONDS` or `FAILED_SECONDS` after the rank's end.
 
         Args:
             ended: when the rank ended, in monotonic seconds.

@@ -141,7 +141,7 @@ class RankRun:
                 oldest = record
         return oldest
 
-    # ---- what is sent beside reports
+    # ---- incidents, metrics, last spans
 
     def note_incident(self, trace: bytes) -> None:
         """Send a new incident's spans that are not in the sample. ``trace``: trace id of its collective, or empty."""
