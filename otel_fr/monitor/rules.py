@@ -23,8 +23,7 @@ WAIT_SECONDS, STILL_SECONDS = 0.5, 1.0
 """A rank does not move as usual once a call is in flight, or nothing moves, for this long."""
 CROWD = 1_024
 """Largest job in which every waiting rank reports at once. In a larger job, nearly all ranks wait if one does not come.
-Then only `WITNESSES` ranks of each group report at once. The others show that they wait by their next report's counts.
-"""
+Then only `WITNESSES` ranks of each group report at once. The counts in the others' next reports show that they wait."""
 WITNESSES = 8
 SPARSE_RANKS = 16_384
 """Largest job in which a rank that has just begun to move reports every second. In larger jobs the interval is longer.

@@ -147,8 +147,8 @@ class Monitor:
         self._finish()
 
     def _recording_over(self) -> bool:
-        """Return True if the process still runs `EXIT_WAIT_SECONDS` after the rank ended cleanly and closed its socket.
-        It no longer records then."""
+        """Return True if the process has run for `EXIT_WAIT_SECONDS` since the rank announced a clean end and closed
+        its socket. It no longer records then."""
         if not self._reporter.clean_so_far or (self._link is not None and self._link.fd is not None):
             return False
         now = time.monotonic()
@@ -314,7 +314,7 @@ class Monitor:
     # ---- the end
 
     def _finish(self) -> None:
-        # First, because all kernels show the exit status only until the rank's parent has waited for it.
+        # First, because older kernels show the exit status only until the rank's parent has waited for it.
         seen = self._process.how_ended()
         if self._control is not None:
             self._control.note_end()

@@ -40,7 +40,7 @@ def _children(process: Process) -> list[int]:
 
 
 def texts_of(pid: int, stacks: Callable[[int], str], doing: Callable[[int], str] = look) -> str:
-    """Return what each worker that is not idle is doing, according to the kernel, and its stack; "": all are idle.
+    """Return what each worker that is not idle is doing, according to the kernel, and its stack; "": there is none.
 
     Args:
         stacks: returns the stack of a process, as py-spy writes it; "": unknown.
