@@ -3,7 +3,7 @@
 One monitor is the watcher: it passes commands to the others (its siblings), and sends the reports that they pass to it.
 The watcher holds a lock in the shared folder (`otel_fr.monitor.control.node`), and listens on a socket there. The
 siblings connect to this socket. When the watcher ends, in whatever way, the kernel releases both, and another monitor
-takes over. The watcher never waits: a sibling that does not read loses commands, which are counted.
+takes over. The watcher never waits for a sibling: one that does not read loses commands, which are counted.
 """
 
 from __future__ import annotations
