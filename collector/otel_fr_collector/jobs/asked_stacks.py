@@ -1,4 +1,4 @@
-"""Stacks of all ranks of a run, which a user has requested. They are merged as they arrive."""
+"""Collects the stacks that a user has requested of all ranks of a run, and merges equal ones as they arrive."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from otel_fr.match.finding import StackGroup
 from otel_fr_collector.jobs.run import RunId
 
 MAX_PLACES = 256
-"""Different stacks that are kept. Ranks with further ones only count as having answered."""
+"""Different stacks kept for one request. A rank with another one only counts as having answered."""
 
 
 MAX_ASKED = 8
-"""Requests whose answers are kept: each has up to 256 stacks of 14 kB."""
+"""Requests whose answers are kept. Each takes up to 256 stacks of 14 kB."""
 
 
 class AskedStacks:

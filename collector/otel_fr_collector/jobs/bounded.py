@@ -10,19 +10,19 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 GENERATIONS = 4
-"""Generations of caches that fill a budget: one cache, which has two, takes half of it at most."""
+"""A budget has room for this many generations. A cache has two, so it takes at most half of the budget."""
 
 
 class CacheBudget:
     """A limit that several caches share. Beyond it, the largest cache drops what has not been used lately.
 
-    So a cache that fills does not empty the others, and no room is reserved for a single cache.
+    So a full cache does not empty the others, and no room is reserved for any of them.
 
     Args:
         limit: total weight of all caches, in bytes.
 
     Attributes:
-        generation: weight of a cache's generation at which the next one begins.
+        generation: weight at which a cache begins its next generation.
         used: total weight of all caches.
     """
 
@@ -42,14 +42,14 @@ class CacheBudget:
 
 
 class Cache(Generic[K, V]):
-    """A dict that drops what has not been used lately; what is in steady use stays, whatever else is added.
+    """A dict that drops entries not used lately. Entries in steady use stay, whatever else is added.
 
-    Two generations: when the younger is full, the older is dropped and the younger becomes the older. A hit in the
-    younger, the usual case, costs one dict look-up (`young` may be read directly).
+    It has two generations. When the younger is full, it replaces the older. A hit in the younger, the usual case, costs
+    one dict look-up (`young` may be read directly).
 
     Args:
         budget: shared with other caches.
-        weigh: returns the weight of a key and its value, about their bytes: their size is up to the sender.
+        weigh: returns the approximate bytes of a key and its value. Their size is up to the sender.
     """
 
     def __init__(self, budget: CacheBudget, weigh: Callable[[K, V], int]) -> None:
@@ -68,7 +68,7 @@ class Cache(Generic[K, V]):
         return self._young_weight + self._old_weight
 
     def get(self, key: K) -> V | None:
-        """The value; one found in the older generation moves to the younger."""
+        """The value, or None. A value found in the older generation moves to the younger."""
         value = self.young.get(key)
         if value is None:
             value = self._old.get(key)
@@ -97,7 +97,7 @@ class Cache(Generic[K, V]):
 
 
 class Ranges:
-    """A set of integers as rising ranges, at most ``limit`` of them: beyond it the lowest gap counts as filled."""
+    """A set of integers, kept as at most ``limit`` rising ranges. Beyond the limit, the lowest gap counts as filled."""
 
     __slots__ = ("_ends", "_limit", "_starts")
 

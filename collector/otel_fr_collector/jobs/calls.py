@@ -1,4 +1,4 @@
-"""One rank's call as the collector keeps it, and the interning of what calls have in common."""
+"""How the collector keeps one rank's call, and interns what calls have in common."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ UNIT = 300
 MEMBER_BYTES = 36
 """Bytes of one rank in a member list: the number, and its place in the tuple."""
 MAX_LIGHT = 4
-"""Weight beyond which a template is kept without its signature and texts, where these are not needed."""
+"""A heavier template is kept without its signature and texts where these are not needed."""
 
 MAX_CACHED = 64 << 20
-"""Bytes of all caches of what clients send: dynamic shapes keep making new signatures."""
+"""Bytes of all caches of what clients send. Dynamic shapes keep making new signatures."""
 
 MAX_GROUP_NAME = 256
 """Characters kept of a group's name and of its description."""
 MAX_OPERATION = 64
-"""Characters of an operation's name if a call is kept without the rest; c10d's longest name has 33."""
+"""Characters kept of an operation's name where a call's large parts are dropped; c10d's longest name has 33."""
 MAX_TEXT = 262_144
-"""Longest sizes or dtypes text that is read; 4,096 tensors of 8 dimensions fit."""
+"""Characters of the longest text of sizes or dtypes that is read; 4,096 tensors of 8 dimensions fit."""
 
 
 class RankCall(NamedTuple):
@@ -38,12 +38,12 @@ class RankCall(NamedTuple):
     Attributes:
         record: position in the rank's ring.
         enqueued_wall: Unix time at which it was enqueued, by the rank's clock; None: not known.
-        enqueued_at: when it was enqueued, or since when a thread waits for it if the report says so; on the
-            collector's monotonic clock. Only for calls that a report shows.
+        enqueued_at: when it was enqueued, or since when a thread waits for it if the report shows that. On the
+            collector's monotonic clock. Only calls that a report shows have it.
         age: seconds from enqueueing to the rank's end, if the call was in flight then; or to the report that shows
             that the device has not begun the call, see `is_posted`.
         is_queued: as `Call.queued`; only reports show it.
-        is_end_seen: the duration ends when the end was observed, some time after the call ended.
+        is_end_seen: the end was observed only some time after the call ended, so the duration is too long.
         before: as in `CompactCall`. thread: as `Call.thread`; only reports show it.
     """
 
@@ -122,7 +122,7 @@ class RankCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What all spans of one call site, signature, group and state have in common; ``group`` is without its members.
+    """What all spans of one call site, signature, group and state have in common; ``group`` lacks its members.
 
     Attributes:
         size: of the group; 0: not known. timeout: seconds. is_end_seen: as in `RankCall`.
@@ -171,7 +171,7 @@ device spent in it, by its clock (None: not known)."""
 
 CompactCall = tuple[int, Template, int, int, int, int, int, float | None, Before | None]
 """A call as its span shows it: rank, the fields of `SpanCall` up to the end time, seconds since the rank's previous
-call (`RankCall.gap`), what the rank did before (None: no times on a device are known, and no sends or receives).
+call (`RankCall.gap`), what the rank did before (None: no device times, sends or receives are known).
 
 Healthy calls are kept in this form because it is the cheapest: garbage collection visits only one object for each.
 `expand` converts a call to a `RankCall` when it must be examined.
@@ -241,7 +241,7 @@ def state_of(text: str, error: str | None) -> CallState:
 _SHORT_TEXT = 60
 """Bytes of a short text such as an operation's name."""
 _USUAL_TEXT = 160
-"""Bytes of a text such as a call site's: 49, and one for each character where all are ASCII."""
+"""Bytes of a text like a call site: 49, and one for each character if all are ASCII."""
 
 
 def weight_of(signature: Signature) -> int:
@@ -250,7 +250,7 @@ def weight_of(signature: Signature) -> int:
 
 
 def bytes_of(signature: Signature) -> int:
-    """About how much memory a signature takes beyond the tuple itself: 36 bytes a number, as much for each tuple."""
+    """Approximate bytes of a signature beyond the tuple itself: 36 for each number, and for each tuple in it."""
     shapes = (*signature.input_sizes, *signature.output_sizes)
     dtypes = (*signature.input_dtypes, *signature.output_dtypes)
     splits = (signature.input_splits or (), signature.output_splits or ())
@@ -284,7 +284,7 @@ class Interner:
         limit: bytes of all caches that share its budget.
 
     Attributes:
-        members: member lists by their text: every rank of a group sends the same, and one tuple serves them all.
+        members: member lists by their text. All ranks of a group send the same text, and share one tuple.
         groups: by id, name, description and text of the member list, as reports have them.
     """
 

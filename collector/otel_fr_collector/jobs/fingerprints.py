@@ -2,8 +2,8 @@
 
 Each rank reports its fingerprint at some sequence numbers. The first one reported for a number is the reference for the
 other ranks. Once a rank has made a different call, its fingerprint has the same offset to the reference from then on.
-So a changed offset shows a new difference, between the last number with the old offset and this one. Ranks whose
-recorders do not record the same of a call (`otel_fr.fingerprint.untold`) are not compared with each other.
+So a changed offset shows a new difference, between the last number with the old offset and this one. Ranks are not
+compared if their recorders record different parts of a call (`otel_fr.fingerprint.untold`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from otel_fr_collector.jobs.rank_reports import KeptRange
 MAX_APART = 8
 """How often ranks of one group are set apart from the others (`Fingerprints.set_apart`)."""
 KEPT = 64
-"""Numbers for which a reference is kept: so many of those at which all ranks report, and as many others. A rank passes
-a few between two of its reports (otel_fr/monitor/ring/fingerprints.py)."""
+"""References kept: this many for the numbers at which all ranks report, and as many for other numbers. A rank passes a
+few numbers between two reports (otel_fr/monitor/ring/fingerprints.py)."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Differences:
 
 
 def untold_by(given: Sequence[int]) -> int:
-    """Bits of what the rank's recorder does not record: the last integer, if their number is even; else 0."""
+    """Bits of what the rank's recorder does not record: the last integer if there is an even number of them; else 0."""
     return given[-1] & UNTOLD if given and len(given) % 2 == 0 else 0
 
 
@@ -116,8 +116,8 @@ class Fingerprints:
 
     def __init__(self) -> None:
         self._kinds: dict[int, _Alike] = {0: _Alike()}
-        """Ranks that are compared with each other: their recorders record the same, and they were set apart together,
-        if at all."""
+        """By kind. Ranks of one kind are compared: their recorders record the same, and none was set apart, or all were
+        set apart together."""
         self._kind_of: dict[int, int] = {}
         """By rank; absent: 0."""
         self._apart: dict[int, int] = {}
@@ -127,7 +127,7 @@ class Fingerprints:
         """Take what a rank reported (`otel_fr.rank_report.sections.ReportedGroup.fingerprint`).
 
         Returns:
-            where the rank has made other calls than the ranks before it; None: no difference that is new.
+            where the rank's calls differ from the calls of ranks that reported before; None: no new difference.
         """
         apart = self._apart.get(rank, 0)
         if apart == MAX_APART:
@@ -140,12 +140,12 @@ class Fingerprints:
         return self._kinds[kind].note(rank, given, now)
 
     def of(self, rank: int) -> tuple[int, int | None]:
-        """The rank's kind and offset. Ranks of one kind are compared; if their offsets are equal, too, they agree."""
+        """The rank's kind and offset. Ranks of the same kind agree if their offsets are equal."""
         kind = self._kind_of.get(rank, 0)
         return kind, self._kinds[kind].offsets.get(rank, 0)
 
     def odd(self, ranks: Iterable[int]) -> list[int]:
-        """The ranks that do not agree with the majority of those of their kind."""
+        """The ranks that disagree with the majority of their kind."""
         shown = {rank: self.of(rank) for rank in ranks}
         usual: dict[int, int | None] = {}
         for (kind, offset), _ in Counter(shown.values()).most_common():
@@ -202,7 +202,7 @@ class _Alike:
             if differs != offset:
                 if offset is not None:
                     agreed = self._agreed.get(rank, since - 1)
-                    # If it agreed beyond this number, then with a rank that itself differs: since when is not known.
+                    # If it agreed beyond this number, it agreed with a rank that differs, too: the start is not known.
                     first = agreed + 1 if agreed < number else since
                     found = _joined(found, Window(first, number, now))
                 self.offsets[rank] = offset = differs
@@ -212,7 +212,7 @@ class _Alike:
         return found
 
     def _note_other(self, rank: int, since: int) -> None:
-        """Note that the rank's fingerprint begins at another call: its offset shows only at the next number."""
+        """Note that the rank's fingerprint begins at another call. Its offset is not known before the next number."""
         if self._since < 0:
             self._since = since
         elif self._others.get(rank) != since:

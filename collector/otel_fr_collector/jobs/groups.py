@@ -27,25 +27,25 @@ from otel_fr_collector.jobs.usage import Usage
 from otel_fr_collector.jobs.waits import Waits
 
 MAX_INCOMPLETE = 20_000
-"""Instances of one group that are not yet complete; the oldest are evicted first. As many as the spans that a monitor
-queues without a collector (otel_fr/monitor/telemetry/export.py, MAX_SPANS): one rank may be that far behind another."""
+"""Incomplete instances of one group; the oldest are evicted first. Without a collector, a monitor queues as many spans
+(otel_fr/monitor/telemetry/export.py, MAX_SPANS), so one rank may be that far behind another."""
 MAX_EXTRA = 4_096
 """Calls of one instance besides each member's first."""
 MANY_CALLS = 64
-"""Calls of an instance from which its batches are compared only when they have grown by an eighth."""
+"""If an instance has this many calls, its batches are compared only when they have grown by an eighth."""
 MAX_STREAMS = 1_024
-"""Streams of one group (each pair of ranks and tag is one) whose complete instances are remembered."""
+"""Streams of one group whose complete instances are remembered. Each pair of ranks and tag counts as a stream."""
 MAX_DISAGREEING = 64
 """Disagreeing instances of one group that are kept and judged; the first is the fault, the others repeat it."""
 MAX_COMPARED = 32
-"""Members that a new call is compared with if every pair may disagree. With more, only the first and the root."""
+"""Members with which a new call is compared if every pair may disagree. With more, only the first and the root."""
 MAX_PIECES = 64
-"""Calls that are compared at once after the members of their group have become known: some milliseconds."""
+"""Calls compared at once after the members of their group became known. This takes some milliseconds."""
 MAX_INSTANCE_WEIGHT = 20_000
-"""Weight of an instance beyond which only the operation's name is kept of further calls that differ: the first
-thousands show the mismatch."""
+"""If an instance is heavier, only the operation's name is kept of further calls that differ. The first thousands show
+the mismatch."""
 MAX_CREATED = 4_096
-"""Calls that are kept of a group's complete creations of other groups."""
+"""Calls of one group that are kept from complete creations of other groups."""
 STREAM_WEIGHT = 2
 """Weight of the record of a stream's complete instances, in the unit of `INSTANCE_WEIGHT`."""
 
@@ -90,11 +90,11 @@ class GroupState:
 
     Attributes:
         uncompared: instances whose pieces could not be compared on arrival, because the order of the members was not
-            known, with the number of their calls that have been compared since.
-        created: the newest complete creations of other groups. Their weight counts, but not in ``call_count``.
+            known. The values are how many of their calls have been compared since.
+        created: the newest complete creations of other groups. They count in ``weight``, but not in ``call_count``.
             created_calls: how many calls they have.
         waits: how long its ranks wait, and for whom.
-        fingerprints: whether its ranks made the same collectives. inquiries: how often they were asked for their calls.
+        fingerprints: whether its ranks made the same collectives. inquiries: how often ranks were asked for calls.
     """
 
     group: Group
@@ -238,10 +238,10 @@ class GroupState:
     def evict(self, *, even_disagreeing: bool = False) -> int:
         """Evict the oldest instance that is not evidence of a mismatch; returns how many calls were in it.
 
-        If there is none, the record of complete instances of the oldest stream is evicted instead.
+        If there is none, evict the record of the oldest stream's complete instances instead.
 
         Args:
-            even_disagreeing: evict the oldest, also if it is evidence of a mismatch.
+            even_disagreeing: evict the oldest instance even if it is evidence of a mismatch.
         """
         self._forget_created(0)
         for _ in range(len(self.incomplete)):
@@ -275,7 +275,7 @@ class GroupState:
         return instance
 
     def _put(self, instance: IncompleteInstance, call: RankCall) -> bool:
-        """Add the call to the instance; False: it was known, or there is no room for it."""
+        """Add the call to the instance; False: it was known before, or there is no room for it."""
         old = instance.find(call.rank, call.record)
         if instance.weight > MAX_INSTANCE_WEIGHT and call.signature is not instance.signature:
             call = bare(call)
@@ -325,9 +325,9 @@ class GroupState:
             self.weight -= gone + instance.weight
 
     def _reopen(self, key: InstanceKey, call: RankCall) -> IncompleteInstance | None:
-        """The complete creation of a group, if another rank comes: it may have created another group under the number.
+        """Reopen a complete creation of a group if another rank comes, as it may have created another group.
 
-        The members of a group do not wait for others, so how many will come is not known when they all have.
+        The members of a new group do not wait for other ranks, so it is not known how many will come.
         """
         instance = self.created.get(key)
         if instance is None or call.rank in instance.calls:
@@ -339,7 +339,7 @@ class GroupState:
         return instance
 
     def _forget_created(self, most: int) -> None:
-        """Forget the oldest complete creations until at most so many of their calls are left."""
+        """Forget the oldest complete creations until at most ``most`` of their calls are left."""
         while self.created_calls > most:
             instance = self.created.pop(next(iter(self.created)))
             gone = len(instance.calls) + len(instance.extra)
@@ -347,7 +347,7 @@ class GroupState:
             self.created_calls -= gone
 
     def _compare(self, instance: IncompleteInstance, call: RankCall) -> bool:
-        """True if the new call makes the instance mismatch. A call that starts a batch causes a new comparison."""
+        """Return True if the new call makes the instance mismatch. If there are batches, they are compared anew."""
         before = instance.disagrees
         if instance.extra:
             instance.disagrees = self._batch_disagrees(instance)
@@ -370,8 +370,8 @@ class GroupState:
     def _batch_disagrees(self, instance: IncompleteInstance) -> bool:
         """Compare the ranks' batches call by call, once all are there. Until then, missing calls may be on their way.
 
-        If calls arrive in turn, rank after rank, the batches are even again and again. They are compared only when
-        they have grown by an eighth, and before the instance is complete, so that the work stays linear.
+        If the ranks' calls arrive in turn, the batches are even again and again. To keep the work linear, they are
+        compared only when they have grown by an eighth, and before the instance is complete.
         """
         count = len(instance.calls) + len(instance.extra)
         if len(instance.calls) < 2 or not instance.is_even_batch:

@@ -11,9 +11,9 @@ from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.numbers import Numbers
 
 EVERY = 15.0
-"""Seconds between two samples: monitors send their numbers as often."""
+"""Seconds between two samples. Monitors send their numbers as often."""
 KEPT = 61
-"""Samples of a quarter of an hour. They take 15 kB of each run, and there are at most 4,096 runs: 60 MB."""
+"""Samples of a quarter of an hour. They take 15 kB for each run, and 60 MB for 4,096 runs, the most."""
 LATEST = 60.0
 """Seconds over which the latest rates are taken."""
 LEAST = 5.0
@@ -27,11 +27,11 @@ class Sample(NamedTuple):
 
     Attributes:
         at: monotonic seconds.
-        collectives, size: how many there were, and their bytes (nccl-tests'), counted once for all ranks; None: no
-            monitor sends numbers.
+        collectives, size: how many there were, and their bytes as nccl-tests counts them, counted once for all ranks;
+            None: no monitor sends numbers.
         covered: seconds that these numbers cover, summed over the ranks: monitors send them only now and then.
         ranks: how many ranks send numbers.
-        lost: seconds that half of a group waited for its last rank, over all groups; None: not measured.
+        lost: seconds that half of a group waited for its last rank, summed over all groups; None: not measured.
         bus: bus bandwidth of the latest collectives in bytes per second; step: average seconds of the latest training
             steps; None: not known.
     """
@@ -49,7 +49,7 @@ class Sample(NamedTuple):
 class Rates(NamedTuple):
     """Rates per second between two samples; None: not known.
 
-    ``at``, ``bus`` and ``step`` are those of the later sample. ``wait`` is a share of the time.
+    ``at``, ``bus`` and ``step`` come from the later sample. ``wait`` is a share of the time.
     """
 
     at: float

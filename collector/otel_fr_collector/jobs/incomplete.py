@@ -1,4 +1,4 @@
-"""A collective (or send with its receive) that not all members are known to have completed, and its calls."""
+"""Incomplete instances, and how the states of one call from two sources are merged."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class IncompleteInstance:
     Attributes:
         members: how many ranks take part; 0: not known yet.
         calls: rank -> its call. extra: further calls of the same number (a coalesced batch) by (rank, record).
-        counts: rank -> number of its calls, of ranks with more than one. longest: the highest of them.
+        counts: rank -> number of its calls, for ranks with more than one. longest: the highest of these numbers.
         unsettled: how many of its calls are not known to have completed.
         compared_at: how many calls there were when the ranks' batches were last compared. batch_disagreed: the result.
-        signature: equal in every call so far, so that none can disagree; None: they differ, or the pieces matter.
-        weight: in units of one call; not counting the calls, except for their long texts.
+        signature: the signature of all calls so far, so none can disagree; None: they differ, or the pieces matter.
+        weight: in units of one call; without the calls, except for their long texts.
     """
 
     key: InstanceKey
@@ -43,7 +43,7 @@ class IncompleteInstance:
         return [*map(expand, self.calls.values()), *self.extra.values()]
 
     def first_of(self, rank: int) -> RankCall | None:
-        """The rank's call; of a batch the one that arrived first."""
+        """The rank's call; of a batch, the call that arrived first."""
         known = self.calls.get(rank)
         if known is None or isinstance(known, RankCall):
             return known
@@ -76,7 +76,7 @@ class IncompleteInstance:
         return count >= self.members and count + len(self.extra) == count * self.longest
 
     def add_extra(self, call: RankCall) -> None:
-        """Add a further call of a rank that has one."""
+        """Add another call of a rank that already has a call."""
         self.extra[call.rank, call.record] = call
         own = self.counts[call.rank] = self.counts.get(call.rank, 1) + 1
         self.longest = max(self.longest, own)
@@ -111,7 +111,7 @@ def merge(old: RankCall, new: RankCall) -> RankCall:
         newer = old
     other = new if newer is old else old
     known = [call.enqueued_at for call in (newer, other) if call.enqueued_at is not None]
-    # The source that took less time to arrive dates the call best. A call that is only posted has no such time yet.
+    # The earlier time is better, because its source took less time to arrive. A posted call has no time yet.
     enqueued_at = None if newer.is_posted else min(known, default=None)
     posted = other.is_posted and enqueued_at is None and newer.state in UNENDED
     return newer._replace(

@@ -235,7 +235,7 @@ class Ingest:
         return response.SerializeToString()
 
     def _metric(self, origin: Origin, item: bytes) -> bool:
-        """Take a metric of a rank. False: it is not one of otel-fr's.
+        """Take a metric of a rank. False: it is not otel-fr's.
 
         Raises:
             ValueError: it cannot be decoded.
@@ -261,7 +261,7 @@ class Ingest:
         reports: dict[str, int],
         ended: set[RunId],
     ) -> bool:
-        """Take a log record of a rank. False: it is not one of otel-fr's.
+        """Take a log record of a rank. False: it is not otel-fr's.
 
         Args:
             given: the record's report; None: it is another event.
@@ -288,7 +288,7 @@ class Ingest:
         return True
 
     async def _learn_groups(self, origin: Origin, given: RankReport, work: Work) -> Run | None:
-        """Learn the groups of a report that has many, before it is taken as a whole.
+        """Learn the groups of a report with many groups, before the rest of it is taken.
 
         Returns:
             the run that knows them all now; None: there is none, because there is no room or the run was dropped.
@@ -305,7 +305,7 @@ class Ingest:
         """Take a report. False: it is late; None: there is no room for its run.
 
         Args:
-            learned: the run that knows the report's groups already; None: none is known to.
+            learned: the run that already knows the report's groups; None: they are learnt here.
 
         Raises:
             ValueError: a group has too many members.
@@ -319,7 +319,7 @@ class Ingest:
         knows_groups = run is learned
         taken = run.apply(given, self._interner, now=now, wall=wall, stamp=stamp, knows_groups=knows_groups)
         if given.exit is not None and given.exit.is_for_nodes:
-            run.mark_replaced()  # a rank that its launcher ends for a new node is no fault, nor is what follows from it
+            run.mark_replaced()  # its launcher ended the rank because nodes join: no fault, nor is what follows
         if given.ras is not None:
             groups = (state.group for state in run.groups.values())
             pid_of = {rank: state.place.pid for rank, state in run.ranks.items()}
@@ -361,7 +361,7 @@ class Ingest:
 
 
 async def _report_of(record: LogRecord, rank: int, work: Work) -> RankReport | None:
-    """The report of a record, which is long work if it is long itself; None: it has none.
+    """Parse the report of a record, in a thread if it is long; None: it has none.
 
     Raises:
         ValueError: it is not a valid report, or it is another rank's.

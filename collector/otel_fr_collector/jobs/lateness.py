@@ -1,10 +1,10 @@
-"""How far the collector is behind the ranks. For that time, no rank's silence counts, and reports are that old.
+"""How far the collector is behind the ranks. Silence within that time does not count, and reports are that old.
 
-* Inside the collector: it notices itself if it was blocked, or if requests wait for their turn.
+* Inside the collector: it notices that it was blocked, or that requests wait for their turn.
 * Outside (in sockets, in gRPC, in a gateway): each report has the time at which it was made, by the clock of the rank's
   machine. A report that takes longer to arrive than the rank's quickest one is late by the difference.
-* From the start, as after a restart under a large job: no report is quick. But a monitor sends its next report only
-  when the last one has been answered, so reports are made later than announced.
+* From the start, for example after a restart under a large job: no report is quick. But a monitor sends its next report
+  only when the last one has been answered, so reports are made later than announced.
 
 The clocks of two machines are never compared.
 """
@@ -98,7 +98,7 @@ class Lags:
         self._latest = now
 
     def recent(self, now: float) -> float:
-        """Seconds by which reports arrive late; 0 if nearly all are in time, or none came. Grows until one arrives."""
+        """Seconds by which reports arrive late; 0 if nearly all are in time, or none came. It grows between reports."""
         late = self._usual(now, lambda steps: steps // _WIDTH)
         return late + max(0.0, now - self._latest) if late else 0.0
 

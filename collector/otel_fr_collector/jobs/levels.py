@@ -1,4 +1,4 @@
-"""How far the ranks of one run have come in their groups, as columns: all of them are compared each second."""
+"""How far the ranks of one run have come in their groups. Kept as columns, because all are compared each second."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ByGroup:
         return dict(zip(self._numbers, zip(low.tolist(), high.tolist(), strict=True), strict=True))
 
     def lag(self) -> int:
-        """Collectives by which the last rank of a group is behind the first, at worst."""
+        """The most collectives by which the last rank of a group is behind the first."""
         low, high = self._spans()
         return int((high - low).max(initial=0))
 

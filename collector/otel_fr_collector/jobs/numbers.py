@@ -28,13 +28,13 @@ from otel_fr_collector.otlp.metric_points import ExemplarOf, Point
 MAX_SERIES = 256
 """Series of one run. Calls without a series of their own are counted in the series of `OTHER`."""
 MAX_POINTS = 131_072
-"""Latest points of ranks that are kept, over all runs: 16,384 ranks with 8 of them."""
+"""Latest points of ranks that are kept, over all runs: 8 for each of 16,384 ranks."""
 MAX_POINTS_OF_RANK = 768
-"""A monitor sends at most 129 of each of five metrics (otel_fr/monitor/telemetry/metrics.py)."""
+"""A monitor sends at most 129 points of each of five metrics (otel_fr/monitor/telemetry/metrics.py)."""
 LATE_START = 30.0
 """Seconds by which the monitor of a rank may have started before anything was heard of the run."""
 WINDOW = 30.0
-"""Seconds of durations from which bandwidths are taken: two requests of each monitor."""
+"""Bandwidths come from the durations of this many seconds: two requests of each monitor."""
 MAX_VALUE = 1e18
 """Largest total that is taken: no job has more calls, bytes or seconds."""
 _ATTRIBUTES = 16
@@ -53,7 +53,7 @@ class Key(NamedTuple):
 
     @property
     def members(self) -> int:
-        """Calls of one collective; 1 where that is not known."""
+        """Calls of one collective, or of a send with its receive; 1 if the group's size is not known."""
         return 2 if self.operation in MESSAGES else max(1, self.group_size)
 
 
@@ -61,9 +61,9 @@ OTHER = Key(names.OTHER, names.OTHER, 0, names.OTHER, names.OTHER, names.OTHER)
 
 
 def bus_factor(operation: str, group_size: int) -> float:
-    """Bus bandwidth divided by algorithm bandwidth; 1 where the group's size is not known.
+    """Bus bandwidth divided by algorithm bandwidth; 1 if the group's size is not known.
 
-    Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, and of gather and scatter
+    Sources: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md; for gather and scatter,
     https://github.com/NVIDIA/nccl-tests/blob/master/src/gather.cu.
     """
     if group_size < 1:
@@ -77,8 +77,8 @@ def bus_factor(operation: str, group_size: int) -> float:
 class Speed(NamedTuple):
     """Seconds and bytes per call, and number of calls, of the member that spent the least time in a series' calls.
 
-    The others waited for it, so its time is nearest to the time of the transfer alone. Calls on devices count only with
-    their times there.
+    The others waited for it, so its time is the nearest to the time of the transfer alone. For calls on devices, only
+    times on the device count.
     """
 
     seconds: float
@@ -119,7 +119,7 @@ class Series:
 
     Attributes:
         took: from enqueueing the calls to their ends. delays, runs: in the devices' queues and on the devices, for
-            the calls with these times.
+            calls whose times there are known.
         window: number of the window that ``fastest`` belongs to. before: the fastest of the previous window.
     """
 
@@ -156,7 +156,7 @@ class Series:
 
 
 def add_counts(some: list[int], more: Iterable[int]) -> list[int]:
-    """The sums of two histograms with the same bounds; an empty one has none."""
+    """The sums of two histograms with the same bounds. Either may be empty."""
     more = list(more)
     return [a + b for a, b in zip(some, more, strict=True)] if some and more else some or more
 
@@ -179,7 +179,7 @@ class _Last(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """The series of a point. ``variant`` tells points of one series apart: an ``error.type``, or what counts steps."""
+    """The series of a point. ``variant`` distinguishes points of a series: an ``error.type``, or what counts steps."""
 
     key: Key
     variant: str
@@ -194,8 +194,8 @@ class Numbers:
 
     Attributes:
         series: by key. steps: durations of the ranks' training steps. bounds: of all histograms, seconds.
-        collectives, size: how many collectives there were, and their bytes, counted once for all members; a send and
-            its receive are one, too.
+        collectives, size: how many collectives there were, and their bytes, counted once for all members. A send with
+            its receive counts as one.
         covered: seconds that these numbers cover, summed over the ranks. ranks: how many ranks send numbers.
     """
 
@@ -205,7 +205,7 @@ class Numbers:
         self._since = clock()
         self._last: dict[int, dict[PointKey, _Last]] = {}
         self._latest: tuple[int, dict[Key, _Added]] = (-1, {})
-        """A rank, and what its latest request has added to each series, for the speeds."""
+        """The rank that sent calls last, and what its request added to each series. `_note_speed` uses this."""
         self.series: dict[Key, Series] = {}
         self.steps = Durations()
         self.bounds: tuple[float, ...] = ()

@@ -149,7 +149,7 @@ class Sources:
         """As `read_source`, from the resource's bytes.
 
         Raises:
-            SourceError: as `read_source`; or the bytes are not a resource, or too large a one.
+            SourceError: as `read_source`; or the bytes are too large, or not a resource.
         """
         digest = blake2b(resource, digest_size=16).digest()
         known = self._known.get(digest)

@@ -1,4 +1,4 @@
-"""The numbers of the runs of a job that have been dropped."""
+"""The numbers of dropped runs, by job."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from otel_fr_collector.jobs.calls import (
 )
 
 MAX_NEW_MEMBERS = 262_144
-"""Members that are read from one report, in lists that are not cached. Further members stay unknown. Reading as many
-takes some 10 ms."""
+"""Members that are read from those member lists of one report that are not cached. Further members stay unknown.
+Reading so many takes some 10 ms."""
 
 
 def queued_of(given: rank_report.ReportedCall) -> bool | None:
@@ -102,7 +102,7 @@ def read(given: rank_report.RankReport, interner: Interner, *, now: float, wall:
 
 
 class MemberReader:
-    """Reads the member lists of one report, or the one of a span."""
+    """Reads the member lists of one report or span."""
 
     def __init__(self, interner: Interner) -> None:
         self._interner = interner

@@ -146,7 +146,8 @@ class RankState:
         return timeline.SILENCE if self.report is None else self.report.interval_s + timeline.GRACE
 
     def has_destroyed(self, group: str) -> bool:
-        """Whether the rank has destroyed a group in `progress`; if it has ended, whether its last report lacks it."""
+        """Whether the rank has destroyed a group in `progress`. Once it has ended, groups missing in its last report
+        count, too."""
         last = self.progress[group][2]
         return last == DESTROYED or 0 < last < self.newest_number
 

@@ -21,7 +21,7 @@ class RasAnswer(NamedTuple):
 
     Attributes:
         asked: Unix time, by the collector's clock. version: NCCL's.
-        lines: sentences about what is odd, or one that nothing is.
+        lines: sentences about what is odd, or the sentence that nothing is.
     """
 
     asked: float

@@ -36,7 +36,7 @@ MAX_RANKS_PER_RUN, MAX_RANKS = identity.MAX_RANKS, 2 * identity.MAX_RANKS
 MAX_GROUPS_PER_RUN = 32_768
 MAX_GROUPS = 65_536
 MAX_MEMBERS = 1_000_000
-"""Ranks in the member lists of all groups of all runs; a group for which there is no room has unknown members."""
+"""Ranks in the member lists of all groups of all runs. If there is no room for a list, its members are unknown."""
 MAX_PROGRESS_ENTRIES = 1_048_576
 """Pairs of a rank and a group whose progress is kept, over all runs: 100,000 ranks in 10 groups."""
 
@@ -62,9 +62,9 @@ class Run:
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
         is_replaced: the run is no longer judged, see `mark_replaced`. steps: speed of its training steps.
         behind: groups by id that have instances still to be compared (`GroupState.compare_pieces`).
-        requests: what ranks asked to be done with their node or job. is_sampled: spans of some calls are missing.
+        requests: what ranks have asked for their node or job. is_sampled: spans of some calls are missing.
         lacks_ranks: there was no room for some ranks. differences: where ranks made different calls.
-        to_ask: ranks to ask for a full report: their brief ones lack something that no other rank has reported.
+        to_ask: ranks to ask for a full report. Their brief reports lack something that no other rank has reported.
         numbers: calls, bytes and durations, as monitors count them. history: samples of its communication's totals.
         ras: the latest answer of NCCL's RAS; None: none. tenant: see `otel_fr_collector.network.tokens`.
     """
@@ -164,7 +164,7 @@ class Run:
         return state
 
     def restore(self, world_size: int | None, resource: dict[str, str], ranks: Iterable[RankState]) -> None:
-        """Restore the state from before a restart, as far as there is room, except of ranks that have reported."""
+        """Restore the state from before a restart, as far as there is room. Ranks that have reported keep theirs."""
         self.world_size, self.resource = world_size, resource
         for state in ranks:
             known = self.rank_state(state.rank)
@@ -231,10 +231,10 @@ class Run:
         return state
 
     def learn_groups(self, given: RankReport, some: Sequence[ReportedGroup], members: MemberReader) -> None:
-        """Take what a report says of some of its groups themselves, so that it need not be done in `apply`.
+        """Take the names and members of some of a report's groups, so that `apply` need not.
 
         Raises:
-            ValueError: the ranks of a group cannot be read. None of these was taken.
+            ValueError: the ranks of a group cannot be read. None of these groups was taken.
         """
         groups = self.groups
         new = [one for one in some if (known := groups.get(one.id)) is None or not known.group.ranks]
@@ -278,7 +278,7 @@ class Run:
             older than the latest one, or if there is no room for the rank.
 
         Raises:
-            ValueError: a group has too many members, or its ranks cannot be read. Nothing it says was taken.
+            ValueError: a group has too many members, or its ranks cannot be read. Nothing of the report was taken.
         """
         known = self.ranks.get(given.rank)
         if known is not None and known.report is not None and given.number <= known.report.number:
@@ -364,7 +364,7 @@ class Run:
             self.note_bad_end(now)
 
     def note_fingerprint(self, group: GroupState, rank: int, given: Sequence[int], now: float) -> None:
-        """Compare a rank's fingerprint of a group, which is not empty, unless the rank's recording had errors."""
+        """Compare a rank's fingerprint of a group (not empty), unless the rank's recording had errors."""
         if self.ranks[rank].has_gaps:
             return
         found = group.fingerprints.note(rank, given, now)
@@ -388,8 +388,8 @@ class Run:
             self.history.add(self.sample(now))
 
     def slowest(self, now: float) -> Iterator[tuple[GroupState, Lateness]]:
-        """Yield groups with the rank that each waits for again and again. Nothing once the run has ended or stands
-        still: earlier delays no longer cost time then."""
+        """Yield each group that waits for the same rank again and again, with that rank's lateness. Nothing if the run
+        has ended or stands still, because earlier delays cost no time then."""
         latest, groups = self.history.latest(self.sample(now)), self.groups.values()
         is_still = latest is not None and latest.wait is not None and latest.wait <= 0
         if self.ended_clean or is_still or any(group.waits.is_open(now) for group in groups):

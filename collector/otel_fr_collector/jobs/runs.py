@@ -105,8 +105,8 @@ class Runs:
         """Enforce the bound on calls kept, and make room if something was refused.
 
         Args:
-            added: weight of the calls added since the last call of this method. All runs are weighed once these sum
-                up to enough to matter. None: weigh now.
+            added: weight of the calls added since the last call of this method. All runs are weighed once enough has
+                been added. None: weigh now.
         """
         if self.usage.is_full and self.by_id:
             self.usage.is_full = False

@@ -22,7 +22,7 @@ from otel_fr_collector.jobs.ranks import RankState, moves_of
 def says_the_same(state: RankState, given: RankReport, sent: float) -> bool:
     """Whether a report differs from the rank's latest one only in counts and times.
 
-    Fields that a rank sends once (`ranks.ELSEWHERE`) are not kept in its latest report, so a report with one differs.
+    Fields that a rank sends once (`ranks.ELSEWHERE`) are not kept in its latest report: a report with any differs.
 
     Args:
         sent: when the report was sent, on the collector's monotonic clock.
@@ -30,7 +30,7 @@ def says_the_same(state: RankState, given: RankReport, sent: float) -> bool:
     known, said = state.report, state.contents
     if known is None or said.failed or said.overdue:
         return False
-    # Values that are new in each report may differ. Calls and activities are compared below, in the form they are kept.
+    # Values that are new in each report may differ. Calls and activities are compared below, in their stored form.
     like_known = replace(
         given,
         number=known.number,

@@ -35,7 +35,7 @@ from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run
 
 MAX_CALLS = 50_000
 MAX_EXPECTED = MAX_RANKS_PER_RUN
-"""Most ranks of a run that may be named although they never reported, or had no room."""
+"""Ranks of a run that may be named although they never reported, or there was no room for them."""
 _Known = dict[tuple[int, int, bool, int | None, str], Progress]
 
 
@@ -176,15 +176,17 @@ def _until(state: RankState, now: float) -> float:
     """Monotonic time up to which the rank's calls in flight have aged.
 
     A call ages as long as its rank lives and reports; later, its state is not known. The lag of a late report is
-    subtracted, because it is not known either whether the rank still waited after it had sent the report.
+    subtracted, because it is not known whether the rank still waited after it sent the report.
     """
     return min(now - state.lag, state.ended if state.ended is not None else state.sent + state.silence)
 
 
 def _rank(state: RankState, now: float, until: float, silent: bool, longest: float, known: _Known) -> Rank:
-    """Args:
-    until: as in `Snapshot`.
-    longest: seconds in which every rank that runs has reported. known: see `_progress`.
+    """Convert to the match engine's `Rank`.
+
+    Args:
+        until: as in `Snapshot`.
+        longest: seconds in which every rank that runs has reported. known: see `_progress`.
     """
     report = state.report
     ending = state.ending
@@ -233,8 +235,8 @@ def _rank(state: RankState, now: float, until: float, silent: bool, longest: flo
 
 
 def _starved(report: RankReport | None, since: float) -> float:
-    """Extend starved time beyond the report, like idle time and in the same proportion. Otherwise, a rank that waits
-    for a processor would seem to have got one just before each report."""
+    """Extend starved time beyond the report, in proportion to idle time. Otherwise, a rank that waits for a processor
+    would seem to have got one just before each report."""
     if report is None or not report.idle_s:
         return 0.0
     return report.starved_s * (1.0 + since / report.idle_s)
@@ -251,7 +253,7 @@ def loops_of(report: RankReport | None) -> tuple[Loop, ...]:
 
 
 def _within(state: RankState, now: float) -> Overdue | None:
-    """The section that excuses the rank. A section just left still does, until its next wait would count."""
+    """The section that excuses the rank. After leaving it, the rank is excused until its next wait would count."""
     if state.report is None or state.contents.overdue or state.within is None:
         return None
     since = now - state.within_at
@@ -286,7 +288,7 @@ def _progress(state: RankState, known: _Known) -> dict[str, Progress]:
 
 
 def _exception_site(state: RankState, ending: Ending) -> str:
-    """Where the exception was raised that ended the rank, or ``sys.exit`` was called with a status other than 0."""
+    """Where the rank raised the exception that ended it, or called ``sys.exit`` with a status other than 0."""
     if ending is Ending.CLEAN:
         return ""
     return state.exception_site or (state.exit_site if ending is Ending.RAISED else "")

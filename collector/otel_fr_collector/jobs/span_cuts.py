@@ -1,4 +1,4 @@
-"""Where to cut the spans of monitors into pieces that many spans have in common. Each piece is looked up separately.
+"""Cuts monitors' spans into pieces that many spans have in common, so that each piece is looked up separately.
 
 A serialised message is the concatenation of its fields, so a span may be cut between any two of them. Where to cut is a
 guess at how monitors write: the reader of the pieces checks that they are whole fields.
@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr import semconv as names
 
 MAX_LAYOUTS = 4_096
-"""Lengths of spans for which it is known where to cut."""
+"""Lengths of spans for which the cuts are remembered."""
 MAX_RANKS = 16_384
 """Rank attributes that are remembered."""
 
@@ -31,13 +31,13 @@ _NAME, _KIND, _ATTRIBUTE = 0x2A, 0x30, 0x4A
 _NAME_AT = 28
 """Where the name begins: after the ids."""
 _NAME_AND_KIND = 4
-"""Bytes of these two besides the name's text."""
+"""Bytes of name and kind besides the name's text."""
 _ONE_BYTE = 0x80
 """Lengths and numbers below this are encoded in one byte."""
 _TIMES = struct.Struct("<BQBQ")
 """start_time_unix_nano and end_time_unix_nano, each after its tag."""
 _START, END = 0x39, 0x41
-"""Tags of these."""
+"""Tags of the two times."""
 _SEQUENCE = b"\x0a" + bytes((len(names.SEQUENCE_ID),)) + names.SEQUENCE_ID.encode() + b"\x12"
 """The beginning of the sequence id's `KeyValue`: its key, and the tag of its value."""
 _OUTER = 2
@@ -118,7 +118,7 @@ def cut(span: bytes) -> Cut | None:
 
 
 def without_rest(span: bytes, at: int) -> int:
-    """Index at which the fields begin that are cut off; not before ``at``."""
+    """Index at which the fields to cut off begin; not before ``at``."""
     last = len(span)
     while span.startswith(_LINK, last - _LINK_SIZE, last) and last - _LINK_SIZE >= at:
         last -= _LINK_SIZE

@@ -70,7 +70,7 @@ _NAMES: Decoder[Names] = Decoder(Names)
 MAX_TAIL = 256
 """Bytes of the last piece of a span that is looked up separately; monitors send less than half as many."""
 MAX_FOLLOWER, MAX_FOLLOWERS = 2_048, 1_024
-"""Bytes of a head that is kept with what follows it, and the number of such heads: some megabytes at most."""
+"""Bytes of a head that is kept with the head that follows it, and the number of these: some megabytes at most."""
 MAX_SPAN = 256 << 10
 """Bytes of a span that is decoded."""
 MAX_ATTRIBUTES = 256
@@ -80,9 +80,8 @@ MAX_ATTRIBUTES = 256
 class SpanReader:
     """Reads spans. What the calls of one site and shape have in common is decoded once.
 
-    A serialised message is the concatenation of its fields, so a span may be cut between any two of them, and each
-    piece looked up separately. Where to cut is a guess at how monitors write. A new piece is decoded, to check that it
-    consists of complete fields. A span of any other form is decoded in one piece.
+    Each piece of a span is looked up separately (`otel_fr_collector.jobs.span_cuts`). A new piece is decoded, to check
+    that it consists of complete fields. A span of any other form is decoded in one piece.
     """
 
     def __init__(self, interner: Interner) -> None:
@@ -90,10 +89,10 @@ class SpanReader:
         budget = interner.budget
         self._new_weight = 0
         self._layouts: dict[int, Layout] = {}
-        """By the length of a span, how the last one was cut. The next one is mostly alike; its pieces show if not."""
+        """By length, how the last span of that length was cut. The next is mostly alike; its pieces show if not."""
         self._followers: dict[bytes, tuple[bytes, Template]] = {}
-        """By head, the head that followed it the last time, with its template. Training repeats its calls, so the same
-        one mostly follows again. Comparing the two takes a tenth of a look-up's time, which hashes some 800 bytes."""
+        """By head, the head that followed it the last time, with its template. Training repeats its calls, so mostly
+        the same head follows again. Comparing two heads takes a tenth of a look-up, which hashes some 800 bytes."""
         self._ranks: set[bytes] = set()
         """Encoded rank attributes that are known to be complete fields."""
         self._heads: Cache[bytes, Template] = Cache(budget, lambda key, one: len(key) + one.bytes)
@@ -243,7 +242,7 @@ class SpanReader:
 
 
 def _decode_tail(piece: bytes) -> tuple[int, int, int] | None:
-    """Sequence id, record and pair index; None: the piece has incomplete fields, or others as well."""
+    """Sequence id, record and pair index; None: the piece has incomplete fields, or also contains others."""
     span = decode(piece)
     if span is None or len(span.attributes) > len(_OF_ONE_CALL):
         return None

@@ -14,7 +14,7 @@ from otel_fr_collector.jobs.run import Run
 
 
 def may_follow_a_stop(state: RankState) -> bool:
-    """Whether the rank was stopped; or killed after it had not moved for long, maybe as it did not react to a stop."""
+    """Whether the rank was stopped; or killed after it had not moved for long, maybe because it ignored a stop."""
     idle = 0.0 if state.report is None else state.report.idle_s or 0.0
     rank = end_of(state)
     return was_stopped(rank) or (idle >= KILL_GRACE and may_be_cleared_away(rank))
@@ -80,7 +80,7 @@ def _is_over(rank: Rank, seconds: float, dead: Container[int]) -> bool:
 def _lost_peer(state: RankState, window: float) -> bool:
     """Whether the rank's call had lasted for the window when it raised because a peer had ended.
 
-    Launchers stop one rank after the other.
+    A stop has this effect, because launchers stop one rank after the other.
     """
     lasted = [call.duration for call in state.contents.failed if call.duration is not None]
     return state.ending is Ending.RAISED and tells_of_lost_peer(state.exception) and max(lasted, default=0.0) >= window

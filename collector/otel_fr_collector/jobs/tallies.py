@@ -23,7 +23,7 @@ class RankTally:
 
     Attributes:
         waited_for: seconds that half of the group waited for the rank while it was the last one.
-        came_last: number of collectives in which it was. waited: seconds that the rank waited for the last one.
+        came_last: number of collectives in which it was the last. waited: seconds that it waited for the last rank.
     """
 
     waited_for: float = 0.0

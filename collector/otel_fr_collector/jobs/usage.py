@@ -71,7 +71,7 @@ class Usage:
         """Whether ``size`` more bytes can be kept as long as their run.
 
         Args:
-            of_run: bytes that the run has. If these are more than half of the limit, an eighth is left to others.
+            of_run: bytes that the run has. If it has more than half of the limit, an eighth is left to other runs.
         """
         left = self.most // 8 if 2 * of_run > self.most else 0
         return self.fixed + size <= self.most - (MIN_CALLS + MIN_REPORTED) * UNIT - left

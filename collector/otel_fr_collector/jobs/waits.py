@@ -26,8 +26,8 @@ FAST = 16.0
 """Collectives per second of one group from which only one in `SAMPLE` is measured, to save time."""
 SAMPLE = 4
 MAX_STANDS_FOR = 16
-"""Collectives that a measured one stands for, at most: all since the previous measured one, which were not in the
-sample or lacked times."""
+"""A measured collective stands for at most this many: itself, and all since the previous measured one, which were not
+in the sample or lacked times."""
 _GOLDEN, _MASK = 2_654_435_769, 0xFFFF_FFFF
 """Numbers times 2^32 divided by the golden ratio, modulo 2^32, are spread evenly (Knuth, TAOCP 6.4), so that the sample
 never keeps step with a number of collectives per training step."""
@@ -39,7 +39,7 @@ Monitors send spans some seconds apart."""
 MAX_BACK = 60.0
 """Seconds by which collectives may come out of order. A larger step back means that the clock was set."""
 MAX_LASTING = 4
-"""Collectives of one group for which is remembered what was counted while they lasted."""
+"""Collectives of one group for which a `Counted` is kept."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Waits:
     def add_open(
         self, sequence: int, waited: Mapping[int, float], absent: Iterable[int], members: int, now: float
     ) -> None:
-        """Count a wait that has not ended, as far as it was not counted before. `_count` adds the rest at its end.
+        """Count a wait in progress, as far as it was not counted before. `_count` adds the rest when it ends.
 
         Args:
             waited: rank -> seconds that it has waited; half of the members or more. absent: ranks waited for.
