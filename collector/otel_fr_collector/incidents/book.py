@@ -40,9 +40,9 @@ _AFTERMATH = frozenset(
 
 
 class IncidentBook(KeptIncidents):
-    """All incidents of all runs, and what happens to them.
+    """All incidents of all runs, and their changes.
 
-    Args: as of `KeptIncidents`.
+    Args: as in `KeptIncidents`.
     """
 
     def update(
@@ -58,9 +58,9 @@ class IncidentBook(KeptIncidents):
         """Take the findings of one judgement of a run.
 
         Args:
-            findings: those that are credible, causes before consequences.
+            findings: the credible ones, causes before consequences.
             enqueued: Unix time at which a finding's collective was enqueued, by the finding's key.
-            over: ids of open incidents that none of the findings is about and whose faulty collective has ended well.
+            over: ids of open incidents whose faulty collective has ended well. No finding is about them.
         """
         changes: list[IncidentChange] = []
         keys = {finding.key for finding in findings}
@@ -85,7 +85,7 @@ class IncidentBook(KeptIncidents):
     def note_slowness(
         self, run: Run, now: float, wall: float, late: Mapping[str, Finding | None]
     ) -> list[IncidentChange]:
-        """Open, update and resolve the incidents about ranks that always come last. They do not explain others.
+        """Open, update and resolve the incidents about ranks that always come last. These explain no others.
 
         Args:
             late: by group id, the finding about the group; None: no rank comes last, or no longer does.
@@ -155,7 +155,7 @@ class IncidentBook(KeptIncidents):
         known, key = self._by_run.get(run, []), key_of_finding(finding)
         with_key = next((one for one in known if finding.key in one.keys), None)
         if with_key is not None:
-            # If one of two faults in a call is over, the other one may get its key.
+            # If one of two faults in a call is over, the other may get its key.
             others = (one for one in self.open_faults(run) if one.cause is None and key_of_finding(one.finding) == key)
             accuses = (one for one in others if one.finding.culprit_ranks == finding.culprit_ranks)
             return next(accuses, with_key) if key is not None and finding.caused_by is None else with_key
@@ -177,19 +177,19 @@ class IncidentBook(KeptIncidents):
         return next((one for one in known if is_again(finding, one, now)), None)
 
     def _note_over(self, incident: Incident, now: float) -> list[IncidentChange]:
-        """Resolve an incident whose collective has ended well, unless it has happened again and may do so once more."""
+        """Resolve an incident whose collective has ended well, unless it has recurred before and may recur again."""
         incident.over = now if incident.over is None else incident.over
         is_held = incident.openings > 1 and may_come_again(incident, now)
         return [] if is_held else self._resolve(incident, now)
 
     def _is_later_form(self, old: Finding, new: Finding) -> bool:
-        """Whether the new finding replaces the old one: both name the same rank, and not only the old is a mismatch."""
+        """Whether the new finding replaces the old one: they share a culprit, and not only the old is a mismatch."""
         if old.category.is_mismatch and not new.category.is_mismatch:
             return False
         return bool(set(old.culprit_ranks) & set(new.culprit_ranks))
 
     def _goes_on(self, old: Incident, findings: Sequence[Finding]) -> bool:
-        """Whether ranks now wait for a culprit of an incident that was about no group: this is the same fault."""
+        """Whether the incident continues: it was about no group, and ranks now wait for its culprit."""
         if old.finding.group is not None or old.cause is not None:
             return False
         return any(finding.caused_by is None and self._is_later_form(old.finding, finding) for finding in findings)
@@ -265,9 +265,9 @@ class IncidentBook(KeptIncidents):
         return changes + self._note_change(ChangeKind.OPENED, known, now)
 
     def _number(self, run: RunId, key: str) -> str:
-        """The id of an incident: what `incident_id` returns, unless an incident of another job has it.
+        """The id of an incident: what `incident_id` returns, unless an incident of another run has this id.
 
-        A run id is what its ranks say it is, so two jobs may have the same.
+        Ranks choose the id of their run, so two jobs may have the same one.
         """
         number = incident_id(run.run, key)
         if self._runs_of.get(number, set()) - {run}:
@@ -275,7 +275,7 @@ class IncidentBook(KeptIncidents):
         return number
 
     def _make_room(self, run: Run, now: float) -> list[IncidentChange] | None:
-        """Make room for one more open incident. Return the changes that this takes; None: there is no room."""
+        """Make room for one more open incident. Return the changes that this causes; None: there is no room."""
         if self._open_count < MAX_INCIDENTS:
             return []
         run.usage.refused["incidents"] += 1
@@ -296,7 +296,7 @@ class IncidentBook(KeptIncidents):
         The second case applies only to a cause without a group: the wait for its culprits is the same fault.
 
         Args:
-            keys, causes: as of `_same`.
+            keys, causes: as in `_same`.
         """
         changes: list[IncidentChange] = []
         for finding in findings:
@@ -319,7 +319,7 @@ class IncidentBook(KeptIncidents):
         """Turn mismatches into consequences of an earlier one in their group that became known after them.
 
         Args:
-            keys, causes: as of `_same`. An incident that has one of the keys is not explained by another finding.
+            keys, causes: as in `_same`. No other finding explains an incident that has one of the keys.
         """
         changes: list[IncidentChange] = []
         for finding in findings:
@@ -339,7 +339,7 @@ class IncidentBook(KeptIncidents):
         return self._note_change(ChangeKind.UPDATED, incident, now) + self._hand_on(incident, cause, now)
 
     def _hand_on(self, incident: Incident, cause: str, now: float) -> list[IncidentChange]:
-        """Let the consequences of an incident follow from another one."""
+        """Make the consequences of an incident follow from another one."""
         changes: list[IncidentChange] = []
         for other in self.open_of(incident.run):
             if other.cause == incident.id and other.id != cause:
@@ -348,12 +348,12 @@ class IncidentBook(KeptIncidents):
         return changes
 
     def _still_follows(self, incident: Incident, finding: Finding, causes: set[str]) -> bool:
-        """Whether a consequence remains one although the match engine now takes it for a cause.
+        """Whether an incident remains a consequence although the match engine now takes it for a cause.
 
-        It mostly does, because less is known of ranks that have given up than of ranks that wait. It does not if
-        * its culprits continued after an earlier failure, its cause is over, or only it names culprits;
-        * its cause is a mismatch of this judgement too: the ranks are now known to have continued after it;
-        * a rank died, and its cause no longer is one: the rank that all waited for came, and waits for the dead one.
+        Mostly it does, because less is known of ranks that have given up than of ranks that wait. It does not if
+        * its culprits continued after an earlier failure, its cause is over, or it has culprits and its cause has none;
+        * its cause is a mismatch in this judgement, too: the ranks are now known to have continued after the mismatch;
+        * a rank died, and its cause is no longer one: the rank that all waited for came, and waits for the dead one.
 
         Args:
             causes: the keys of the findings that follow from no other.
@@ -415,8 +415,8 @@ class IncidentBook(KeptIncidents):
     def _turned(self, incident: Incident, finding: Finding, now: float) -> list[IncidentChange]:
         """Make a consequence of an incident its cause, because more is known than when the incident opened.
 
-        A mismatch is direct evidence, while who waits for whom was concluded without it. Otherwise, both must still be
-        waits: later reports of waiting ranks say more, but those of ranks that have given up say less than before.
+        A mismatch is direct evidence; who waits for whom was concluded without it. If there is no mismatch, both must
+        still be waits: over time, ranks that wait report more, and ranks that have given up report less.
 
         Args:
             finding: of the incident, now a consequence. The incident's other consequences follow from the cause, too.

@@ -1,7 +1,7 @@
 """Limits the text of an incident, because it is written as JSON to every outlet at each change.
 
-A report bounds the texts of one rank, but an incident has the texts of all its ranks: with the longest of 16,384 ranks
-it would be 2 GB. The limits leave room for ordinary texts of so many ranks.
+A report bounds the texts of one rank, but an incident has the texts of all its ranks. The longest texts of 16,384 ranks
+take 2 GB. The limits leave room for ordinary texts of so many ranks.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _ending(state: RankState) -> str | None:
 
 
 def size_of(finding: Finding, files: Mapping[int, str], culprits: Iterable[CulpritData] = ()) -> int:
-    """About how many bytes an incident takes: its texts, and its ranks in each form in which it has them."""
+    """Approximate bytes of an incident: its texts, and its ranks in each form that it holds."""
     texts = (finding.stacks, finding.call_sites, finding.values, files)
     ranks = len(finding.culprit_ranks) + len(finding.waiting_ranks)
     size = 4_000 + len(finding.summary) + 24 * ranks
@@ -85,7 +85,7 @@ def size_of(finding: Finding, files: Mapping[int, str], culprits: Iterable[Culpr
 
 
 def first_texts(texts: Mapping[int, str], limit: int) -> dict[int, str]:
-    """The texts of the lowest ranks, as many as have ``limit`` characters together."""
+    """The texts of the lowest ranks, at most ``limit`` characters together."""
     if sum(map(len, texts.values())) <= limit:
         return dict(texts)
     kept: dict[int, str] = {}

@@ -24,11 +24,11 @@ _MAY_HAVE_GONE_ON = (Ending.RUNNING, Ending.CLEAN, Ending.KILLED)
 def is_credible(run: Run, taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
     """Whether the finding rests on recent reports of every culprit, and of some rank that waits.
 
-    A mismatch is positive evidence and needs only to have settled. A wait is evidence only together with a report
-    of each culprit from after the wait became long, or that rank's end, or its silence. If all ranks that it concerns
-    fell silent before, there is no evidence: the collector may be cut off from a running job. A report that arrived
-    after the snapshot counts if it shows that the culprit has not moved since (`_stands_still`): judging thousands of
-    ranks takes longer than the next report of one.
+    A mismatch is positive evidence, and only needs to have settled. A wait also needs evidence about each culprit: a
+    report from after the wait became long, the rank's end, or its silence. If all ranks concerned fell silent before
+    that, there is no evidence: the collector may be cut off from a running job. A report that arrived after the
+    snapshot counts if it shows that the culprit has not moved since (`_stands_still`): judging thousands of ranks takes
+    longer than the time between two reports of one rank.
     """
     if finding.category.is_mismatch:
         return not taken.mismatch_pending or reason.mismatch
@@ -86,7 +86,7 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
     gone_on = {call.rank for call in failed}
     for rank in finding.waiting_ranks:
         if rank in gone_on:
-            continue  # the call failed, so that the rank's progress does not count it
+            continue  # the call failed, so the rank's progress does not count it
         state = run.ranks.get(rank)
         if state is None or state.ending not in (Ending.RUNNING, Ending.CLEAN):
             return False

@@ -1,4 +1,4 @@
-"""Which changes of an incident make an update, and what stays of its earlier findings."""
+"""Which changes of an incident make an update, and what an incident keeps of its earlier findings."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from otel_fr.stacks import NATIVE_HEADING
 def with_first_cause(finding: Finding, first: Finding) -> Finding:
     """Return a later finding of an incident, or the first one if the same culprits now count as late.
 
-    A rank may continue only because its peers time out. The first finding shows why they waited for it, so its lateness
-    is added there as a detail. A rank that gets no processor may be either late or absent: while its peers wait in the
-    same call, the first finding stays, which is the worse one.
+    A rank may continue only because its peers time out. The first finding shows why they waited for it, so it stays and
+    gets the lateness as a detail. A rank that gets no processor may count as late or as absent: while its peers wait in
+    the same call, the first and worse finding stays.
     """
     is_late = finding.category is Category.STRAGGLER and first.category in EXCUSABLE - {Category.STRAGGLER}
     if not is_late or finding.culprit_ranks != first.culprit_ranks or first.stuck_on == "lost":
@@ -45,7 +45,10 @@ def with_hints(finding: Finding, before: Finding) -> Finding:
 
 
 def _places_known(finding: Finding) -> tuple[bool, int]:
-    """Whether all ranks' stacks are known, and of how many ranks, as a power of 2: not each stack makes an update."""
+    """Whether all ranks' stacks are known, and the magnitude of their number (a power of 2).
+
+    So not each new stack makes an update.
+    """
     known = sum(len(group.ranks) for group in finding.stack_groups)
     return known >= len({*finding.culprit_ranks, *finding.waiting_ranks}), known.bit_length()
 

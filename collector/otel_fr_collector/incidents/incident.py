@@ -29,8 +29,8 @@ from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.shares import Owner
 
 MAY_END = frozenset({Category.MISSING_RANK, Category.RANK_STUCK, Category.STALLED_COLLECTIVE, Category.STRAGGLER})
-"""Waits that may end without help: a rank is late, or slow. Every other fault cannot mend itself, or has had its time:
-a program has set the limit of a heartbeat or a section."""
+"""Waits that may end without help, because a rank is late or slow. Other faults cannot mend themselves, or had their
+time: the program has set the limit of a heartbeat or a section."""
 FIRING: Final = "firing"
 RESOLVED: Final = "resolved"
 MARK_FORM = "[0-9]{6}-[01]-[0-9]{8}"
@@ -48,7 +48,7 @@ class Incident:
     """One fault of one run.
 
     Attributes:
-        keys: every key its findings have had; the first makes its id.
+        keys: all keys that its findings have had. Its id is made from the first.
         job_title: the job's name as users see it; "": the job's id.
         cause: id of the incident that it follows from; None: it is a cause.
         opened: monotonic time of the opening. alert_after: seconds from then until people are notified.
@@ -59,9 +59,9 @@ class Incident:
         culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
         ras: what NCCL's RAS said of its run after it began; None: nothing.
         revision: how often it has changed; 1: only opened.
-        openings: how often it has opened. changes: how often it has changed since the last opening, which counts.
-        labels: its alert's labels. They change only when it opens, or becomes a cause or critical, so that the same
-            alert resolves.
+        openings: how often it has opened. changes: how often it has changed since the last opening, and including it.
+        labels: its alert's labels. They change only when it opens, or becomes a cause or critical, so that the alert
+            that was sent resolves.
         size: approximate bytes that it takes, as of its last change.
         owner: whose room it takes while it is open (`otel_fr_collector.shares`).
         data: the incident as it was last published (docs/reference/incident.md).
@@ -113,18 +113,18 @@ class Incident:
 
     @property
     def may_end(self) -> bool:
-        """Whether it may end without help: its category may, no waiting rank has given up, and no culprit has left."""
+        """Whether it may end without help: its category may, and no waiting rank, culprit or job has ended."""
         finding = self.finding
         is_over = self.is_job_over or bool(set(finding.ended_ranks) & set(finding.waiting_ranks))
         is_over = is_over or any(one["ending"] == Ending.CLEAN.value for one in self.culprits)
         return finding.category in MAY_END and not is_over
 
     def note_hold(self, kind: ChangeKind, alert_after: float, now: float) -> None:
-        """Set when people are notified, after a change. They are at once, unless it may end without help (`may_end`).
+        """After a change, set when people are notified: at once, unless the incident may end without help (`may_end`).
 
         Args:
             now: monotonic.
-            alert_after: seconds that its ranks must have waited, or, if that is not known, that it must have been open.
+            alert_after: seconds that its ranks must have waited. If that is not known: that it must have been open.
         """
         if kind is ChangeKind.OPENED:
             waited = 0.0 if self.waiting is None else self.detected - self.waiting
@@ -154,7 +154,7 @@ class Incident:
         return self.detected + self.alert_after + timeline.TOLD_SECONDS if self.data["what_to_do"] else 0.0
 
     def mark(self, kind: ChangeKind) -> str:
-        """A text that identifies a change. Later changes have greater texts. Collectors that agree have the same."""
+        """A text that identifies a change. Later changes have greater texts. Collectors that agree share it."""
         changes = self.changes - 1 if kind is ChangeKind.UPDATED else 0
         return f"{self.openings:06}-{kind is ChangeKind.RESOLVED:d}-{changes:08}"
 
@@ -201,7 +201,7 @@ class Incident:
         return {"asked_at": timestamp(self.ras.asked), "version": self.ras.version, "lines": list(self.ras.lines)}
 
     def takes_ras(self, answer: RasAnswer) -> bool:
-        """Whether that answer was given since the fault began, and is not the one that it has."""
+        """Whether the answer was given since the fault began, and differs from the incident's present answer."""
         began = self.detected - timeline.BEFORE_DETECTED if self.waiting is None else self.waiting - timeline.SAME_WAIT
         return answer != self.ras and answer.asked >= began
 

@@ -38,13 +38,13 @@ TURN_SECONDS = 0.002
 CHILDREN = 4
 """Processes for larger runs. Each takes a core, and memory for what it touches."""
 MANY_CHILDREN = 2
-"""Processes in use from which no tenant gets a second one."""
+"""While this many processes are in use, no tenant gets a second one."""
 SOON = 1.5
-"""Seconds to a wait's threshold within which a verdict is likely: ranks that move report before a wait is so long."""
+"""Within this many seconds of a wait's threshold, a verdict is likely: ranks that move report before that."""
 LOOK_SECONDS, LOOK_PAUSE, LEAST_LOOK_PAUSE = 0.001, 20.0, 5.0
-"""If the check whether to judge a run takes more CPU seconds than this, as for thousands of ranks, pauses are made: for
-20 times as long, so that checks take about a twentieth of the time; for 5 times as long if a wait is near its
-threshold, so that it is seen as soon as it is long."""
+"""If the check whether to judge a run takes over `LOOK_SECONDS` of CPU, as for thousands of ranks, a pause follows.
+The pause is 20 times as long, so that checks take about a twentieth of the time. If a wait is near its threshold, the
+pause is only 5 times as long, so that the wait is seen as soon as it is long."""
 MAX_LOGGED_FAILURES = 1_000
 """Runs whose failed judgement was logged, so that it is logged once."""
 
@@ -52,8 +52,8 @@ MAX_LOGGED_FAILURES = 1_000
 class Judge:
     """Judges runs, small ones on the event loop and large ones in child processes (`aside`).
 
-    Tenants have turns, and so have the jobs of one tenant: a thousand dead jobs of one tenant delay the verdict on
-    another's by one turn, not by a thousand verdicts.
+    Tenants take turns, and so do the jobs of one tenant. A thousand dead jobs of one tenant delay another tenant's
+    verdict by one turn, not by a thousand verdicts.
 
     It owns the judgements in progress, the order of turns, and the runs that could not be judged.
 
@@ -110,7 +110,7 @@ class Judge:
             del self._judging[run]
 
     def step(self, now: float) -> bool:
-        """Judge the runs for which it is time.
+        """Judge the runs that are due.
 
         Returns:
             False: the time of the step was over before every run was checked.
@@ -148,7 +148,7 @@ class Judge:
             _log.warning("%d jobs were not judged one last time before shutdown", not_judged)
 
     async def _judge_last(self, run: Run, until: float) -> bool:
-        """Judge a run for the last time if that is due; False: there was no time. ``until``: the loop's time."""
+        """Judge a run for the last time if it is due; False: there was no time. ``until``: the loop's time."""
         if not await self._is_judged(run, until):
             return False
         run.compare_pieces()
@@ -247,7 +247,7 @@ class Judge:
                 del self._aside_of[run.tenant]
 
     def _conclude(self, run: Run, verdict: _Verdict, reason: Triggers, begun: float) -> None:
-        """Publish what follows from the findings, which hold for the moment of the snapshot, and count its waits.
+        """Publish what follows from a verdict, and count its waits. Its findings hold for the moment of the snapshot.
 
         Args:
             begun: the `time.perf_counter` when the judgement began.
@@ -333,8 +333,10 @@ class _Verdict(NamedTuple):
 
 
 def _verdict(taken: Snapshot | None, run: Run, now: float, wall: float, before: Run | None) -> _Verdict:
-    """Args:
-    taken: None: it is taken here. before: as for `snapshot`.
+    """Judge a snapshot.
+
+    Args:
+        taken: None: it is taken here. before: as for `snapshot`.
     """
     begun = time.thread_time()  # CPU time, which other programs do not change
     taken = taken or snapshot(run, now, wall, before)

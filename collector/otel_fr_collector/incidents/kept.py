@@ -1,4 +1,4 @@
-"""The incidents that are kept, within bounds of their number and of their bytes."""
+"""Keeps incidents, within limits on their number and their bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class KeptIncidents:
         self._by_run: dict[RunId, list[Incident]] = {}
         self._all: dict[tuple[RunId, str], Incident] = {}
         self._runs_of: dict[str, set[RunId]] = {}
-        """By id of an incident, the runs that have one of that id."""
+        """By id, the runs that have an incident with that id."""
         self._firing: dict[Owner, dict[tuple[RunId, str], Incident]] = {}
         self._held = Holdings()
         self._open_count = self._bytes = self._open_bytes = 0
@@ -89,7 +89,7 @@ class KeptIncidents:
         return {rank: one.opened for one in latest_first for rank in one.finding.culprit_ranks}
 
     def dead_ranks(self, run: RunId) -> set[int]:
-        """The ranks whose end an incident of the run, over or not, names as a fault."""
+        """The ranks whose end is a fault in an incident of the run, open or resolved."""
         found = [one.finding for one in self._by_run.get(run, ()) if one.finding.category is Category.RANK_DEAD]
         return {rank for finding in found for rank in finding.culprit_ranks}
 

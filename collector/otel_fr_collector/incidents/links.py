@@ -16,9 +16,9 @@ FIELDS = ("category", "incident_id", "job", "attempt", "run_id", "trace_id", "fr
 LINKS = ("runbook", "trace", "dashboard")
 """Links that an option may set."""
 GRAFANA_DASHBOARD = "/d/otel-fr-incident?var-job_id={job}&var-trace_id={trace_id}&from={from_ms}&to={to_ms}"
-"""Follows a Grafana's URL; the dashboard is deploy/grafana/dashboards/otel-fr-incident.json."""
+"""Appended to Grafana's URL; the dashboard is deploy/grafana/dashboards/otel-fr-incident.json."""
 ALERTS = 'alertname=~"TorchDistributedIncident(Open)?"'
-"""The alerts of an incident: the collector's, and Prometheus' in its place."""
+"""The alerts of an incident: the collector's own, or Prometheus' in its place."""
 MARGIN_MS = 300_000
 """Milliseconds shown before an incident's start and after its end."""
 

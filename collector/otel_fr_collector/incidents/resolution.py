@@ -48,8 +48,8 @@ def why_over(run: Run, accused: Mapping[int, float], now: float, *, is_judged: b
 
 
 def lacking(run: Run, accused: Iterable[int], later: Iterable[Run]) -> Run | None:
-    """The newer run of the attempt that the processes have begun, if a process that the run's incidents accuse is
-    missing there; else None. Processes may have other ranks in the newer run.
+    """The newest later run of the attempt, if it lacks ranks, and lacks a process that the run's incidents accuse; else
+    None. Processes may have other ranks in the newer run.
     """
     own = [one for one in later if one.id.attempt == run.id.attempt]
     newest = max(own, key=lambda one: one.first_seen, default=None)
@@ -63,7 +63,7 @@ def lacking(run: Run, accused: Iterable[int], later: Iterable[Run]) -> Run | Non
 def has_gone_on(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> bool:
     """Whether the job continues without the accused: all other live processes of the run are in a later run.
 
-    An accused rank that comes back then finds no peers, which is not their fault.
+    If an accused rank comes back then, it finds no peers. This is not their fault.
     """
     newer = {
         state.place.process
@@ -81,7 +81,7 @@ def has_gone_on(run: Run, accused: Mapping[int, float], later: Iterable[Run]) ->
 def has_grown(run: Run, accused: Mapping[int, float], later: Iterable[Run]) -> bool:
     """Whether nodes have joined the job: a later run has more ranks, on all hosts, and the accused were only stopped.
 
-    torchrun's own rendezvous ends all ranks for that, without giving a reason.
+    When nodes join, torchrun's own rendezvous ends all ranks, without giving a reason.
     """
     larger = [one for one in later if (one.world_size or 0) > len(run.ranks)]
     if not larger or not has_ended(run) or not _were_stopped(run, accused):

@@ -13,7 +13,7 @@ from otel_fr_collector import timeline
 from otel_fr_collector.jobs.run import Run, RunId
 
 MAX_FIRST_REPORT_NUMBER = 3
-"""Number of a rank's report up to which its run counts as begun after the collector's start."""
+"""If a run's first known report has at most this number, the run began after the collector's start."""
 
 
 @dataclass(slots=True)
@@ -30,8 +30,8 @@ class _Outage:
 
 
 class ReturnGrace:
-    """Runs that were running before the collector's start or through an outage: not judged until all their ranks have
-    reported again.
+    """Runs that were running before the collector's start or through an outage. They are not judged until all their
+    ranks have reported again.
 
     Args:
         started: monotonic time of the collector's start.
@@ -79,7 +79,7 @@ class ReturnGrace:
         return True
 
     def _are_back(self, run: Run) -> bool:
-        """Whether all its ranks have reported, those that have not come to it yet in the run before."""
+        """Whether all its ranks have reported, here or, if they have not come yet, in the run before."""
         own, before = run.ranks.values(), self._before(run)
         here = {state.place.process for state in own}
         there = () if before is None else before.ranks.values()

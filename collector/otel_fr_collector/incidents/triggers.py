@@ -15,8 +15,8 @@ from otel_fr_collector.jobs.snapshot import reported_calls
 from otel_fr_collector.jobs.stops import may_follow_a_stop
 
 WAITED_SHARE = 0.5
-"""Share of a judgement's elapsed time for which the next one waits. The judgement may have waited for the processor, as
-reports have, which come first. The pause is short: the next verdict may have the reports that this one lacked."""
+"""The next judgement waits for this share of the last one's elapsed time. The last one may have waited for a processor,
+and so may reports, which come first. The pause is short: the next verdict may have the reports that this one lacked."""
 
 FAILED_PAUSE = 5.0
 """Seconds before a run is judged again after its judgement failed."""
@@ -28,7 +28,7 @@ class Waits(NamedTuple):
     Attributes:
         over: seconds by which the longest wait of a live, reporting rank has passed its threshold; None: none has.
         next_at: when the next known wait passes its threshold, unless it ends before (monotonic); infinity: none.
-        is_overdue: the latest report of a live rank says that a heartbeat or section of it is overdue.
+        is_overdue: a live rank's latest report shows an overdue heartbeat or section.
         longest: the call that ``over`` is about.
     """
 
@@ -82,7 +82,7 @@ class Judging:
         pause: shortest time until the run is judged again, in seconds (`triggers.due`).
         silent: the ranks that were silent at the last judgement. files_seen: `Run.files_noted` at the last check.
         pending: what the judgement in progress covers.
-        failing_since, failed_at: when the first and the last of the failures in a row were.
+        failing_since, failed_at: when the first and the last of the latest failures in a row happened.
     """
 
     judged_at: float = -math.inf
@@ -137,7 +137,7 @@ class Judging:
         self.pause = FAILED_PAUSE
 
     def keeps_failing(self, now: float) -> bool:
-        """Whether each judgement of the last minutes has failed, and there were some."""
+        """Whether there were judgements in the last minutes, and all failed."""
         longest = timeline.FAILING_SECONDS
         return self.failed_at - self.failing_since >= longest and now - self.failed_at <= longest
 
@@ -195,8 +195,8 @@ def _has_settled(run: Run, waits: Waits, now: float) -> bool:
 def said_from(enqueued_at: float, stall: float) -> float:
     """Monotonic time from which a report with a call in flight shows a wait.
 
-    It is `timeline.FRESH_BEFORE` before the threshold of the wait. If only an earlier report has the call in flight, it
-    has mostly ended since.
+    It is `timeline.FRESH_BEFORE` before the threshold of the wait. If only an earlier report shows the call in flight,
+    the call has mostly ended since.
 
     Args:
         stall: for a wait, the stall time of its rank; for a verdict, the shortest one of its run.
@@ -207,7 +207,7 @@ def said_from(enqueued_at: float, stall: float) -> float:
 def look_at_waits(run: Run, now: float) -> Waits:
     """Which waits of live, reporting ranks have passed their threshold, and when the next one does.
 
-    A wait counts once a report shows it that was sent late enough (`said_from`).
+    A wait counts once a report that was sent late enough shows it (`said_from`).
     """
     over: float | None = None
     longest: RankCall | None = None

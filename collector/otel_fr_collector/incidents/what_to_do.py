@@ -1,4 +1,4 @@
-"""What to do first about an incident, by its category, and how its culprits and its job ended: one table."""
+"""What to do first about an incident: one table, by its category and by how its culprits and its job ended."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ HARDWARE: Final = re.compile(
     r"uncorrectable ECC|GPU is lost|fallen off the bus|NVLink.{0,40}error|\bXid\b.{0,40}[ :](?:48|64|74|79|92|94|95)\b",
     re.IGNORECASE,
 )
-"""Errors of CUDA, NVML and the kernel that name the device, not the program. Of the Xid numbers, those that NVIDIA's
-catalogue ("Xid errors") ascribes to memory, NVLink and bus, not to applications."""
+"""Errors of CUDA, NVML and the kernel that name the device, not the program. NVIDIA's catalogue ("Xid errors") ascribes
+these Xid numbers to memory, NVLink and bus, not to applications."""
 _FULL_DISK: Final = re.compile(r"\[Errno (?:28|122)\]|No space left on device|Disk quota exceeded")
 _NO_MEMORY: Final = re.compile(r"\bMemoryError\b|\bout of memory\b|Cannot allocate memory")
 _PROGRAM: Final = re.compile(
@@ -44,7 +44,7 @@ _MAX_STACKS: Final = 4
 _LIMITS: Final = {signal.SIGXCPU: "ulimit -t", signal.SIGXFSZ: "ulimit -f"}
 
 FIND_HOST = "Find the host (power, network, kernel log), and start the job without it if it does not come back."
-"""What to do first if nothing is heard of a host any more."""
+"""What to do first if a host no longer sends anything."""
 _CHECKPOINT_BEFORE = (
     "Fix the call, and start the job again from a checkpoint written before the incident began: later results cannot "
     "be trusted."
@@ -86,7 +86,7 @@ WHAT_TO_DO: Mapping[Category, str] = {
         "waits for, or end the job."
     ),
 }
-"""By category, what to do first unless a row of `CASES` applies: the beginning of that section of its runbook."""
+"""By category, what to do first unless a row of `CASES` applies. It begins the runbook's section "What to do"."""
 
 ONCE_OVER: Mapping[Category, str] = {
     Category.MISSING_RANK: _FIX_WAIT,
@@ -100,7 +100,7 @@ ONCE_OVER: Mapping[Category, str] = {
     Category.HEARTBEAT_MISSED: _MORE_TIME,
     Category.SECTION_OVERRUN: _MORE_TIME,
 }
-"""The same for a job that has ended and for an incident that is over, where that differs."""
+"""As `WHAT_TO_DO`, if the job has ended or the incident is over; only where it differs."""
 
 Culprits = Sequence[CulpritData]
 
@@ -110,7 +110,7 @@ class Case(NamedTuple):
 
     Attributes:
         categories: of incidents to which it may apply.
-        once_over: as `ONCE_OVER`; "": it is the same.
+        once_over: as in `ONCE_OVER`; "": the same as ``text``.
     """
 
     text: str
@@ -229,7 +229,7 @@ CASES: tuple[Case, ...] = (
 def what_to_do(
     data: IncidentData, culprits: Culprits, *, resolution: Resolution | None = None, is_over: bool = False
 ) -> str:
-    """What to do first; "" if the incident follows from another one, which says it, or needs nothing any more.
+    """What to do first; "" if the incident needs nothing any more, or follows from another one, which says it.
 
     Some incidents matter after they are resolved: results computed with mismatched calls stay wrong, and a job that a
     fault has ended does not mend itself.

@@ -51,8 +51,8 @@ def is_early(taken: Snapshot, finding: Finding) -> bool:
 
 
 def _may_be_ending(taken: Snapshot, finding: Finding) -> bool:
-    """Whether most members of the collective have not joined, and some of these have ended well. The others may end as
-    well: then the waiting ranks have made a call too many."""
+    """Whether most members of the collective have not joined, and some of these have ended well. If the others do so,
+    too, the waiting ranks have made a call too many."""
     members = set(finding.group.ranks) if finding.group is not None and finding.stream == "collective" else set()
     absent = [info for rank in members.difference(finding.waiting_ranks) if (info := taken.ranks.get(rank)) is not None]
     endings = {info.ending for info in absent}
