@@ -146,7 +146,7 @@ class Backend(ABC):
 
     @abstractmethod
     def broken(self, error: Exception) -> None:
-        """Handle that a query or a write has failed with one of ``errors``."""
+        """Handle a query or a write that has failed with one of ``errors``."""
 
     # ---- what is written
 

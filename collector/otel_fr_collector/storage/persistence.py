@@ -104,7 +104,7 @@ class Persistence:
         ingest.keep_ends = ends.keep
 
     def may_judge(self, run: Run, now: float) -> bool:
-        """Return whether it is known what other collectors have found in a run, or the wait for it is over.
+        """Return whether the findings of other collectors about a run are known, or the wait for them is over.
 
         Args:
             now: monotonic time.
@@ -166,7 +166,7 @@ class Persistence:
         return is_due or self._is_judging(run_id)
 
     def _save_runs(self) -> None:
-        """Save how the ranks of runs with open incidents ended: their monitors report it only once."""
+        """Save how the ranks of runs with open incidents ended, because their monitors report it only once."""
         firing = set(self._book.runs())
         for run_id in [known for known in self._saved if known not in firing]:
             del self._saved[run_id]

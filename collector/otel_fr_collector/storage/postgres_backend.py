@@ -87,7 +87,7 @@ class PostgresBackend(PostgresSharing):
             return None
 
     def broken(self, error: Exception) -> None:
-        """Find out by the connection for writes whether the server has failed."""
+        """Use the connection for writes to find out whether the server has failed."""
         if isinstance(error, (UnreachableError, psycopg.DataError)) or self._db is None:
             return
         if isinstance(error, (psycopg.OperationalError, PoolTimeout)):

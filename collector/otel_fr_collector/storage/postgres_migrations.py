@@ -1,5 +1,4 @@
-"""The tables in PostgreSQL, all in the schema ``otel_fr``, and how tables of an older version are brought up to
-date."""
+"""Creates the tables in PostgreSQL, all in the schema ``otel_fr``, and upgrades tables of an older version."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ _TURN = f"""
     DO UPDATE SET value = excluded.value
     WHERE known.value COLLATE "C" < excluded.value OR known.value !~ '^{MARK_FORM}$' RETURNING 1
 """  # noqa: S608  a constant
-"""Waits while another transaction locks this row: until its collector has notified the receiver, or has died."""
+"""Waits while another transaction locks the row: until that collector has notified the receiver, or has died."""
 _CHANGED = f"""
     SELECT data, state, memory FROM otel_fr.incidents
     WHERE written > %(since)s - interval '{OVERLAP}' AND collector <> %(collector)s ORDER BY written LIMIT {MAX_CHANGED}

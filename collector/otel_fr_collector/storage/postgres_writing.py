@@ -41,7 +41,8 @@ _JOB = """
     SET ended = excluded.ended, summary = excluded.summary, detail = excluded.detail
     WHERE jobs.ended <= excluded.ended + 1
 """
-"""A collector that no longer hears of a job must not replace a newer row. Clocks may be adjusted by a second."""
+"""A collector that no longer receives a job's telemetry must not replace a newer row. Clocks may be adjusted by a
+second."""
 
 
 def write(connection: Connection, batch: Batch, collector: str, *, late: bool = False) -> None:
@@ -49,7 +50,7 @@ def write(connection: Connection, batch: Batch, collector: str, *, late: bool = 
 
     Args:
         collector: the id of the collector that continues the incidents.
-        late: the rows have waited for the server. Then no row replaces a newer one, whoever wrote that.
+        late: the rows have waited for the server, so none replaces a newer row, whoever wrote it.
 
     Raises:
         psycopg.Error: the server does not accept rows now.
@@ -94,7 +95,7 @@ def prune(connection: Connection, retention: Retention, wall: float) -> None:
         wall: Unix time in seconds.
 
     Raises:
-        psycopg.Error: the server cannot do it now.
+        psycopg.Error: the server cannot delete rows now.
     """
     before = wall - retention.seconds
     with connection.transaction():

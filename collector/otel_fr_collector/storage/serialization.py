@@ -92,7 +92,7 @@ class SavedRun:
         """The saved ranks. ``now``, ``wall``: the monotonic and Unix time now.
 
         Raises:
-            ValueError, IndexError, TypeError: `dump_run` has not written this.
+            ValueError, IndexError, TypeError: `dump_run` did not write the data.
         """
         age = max(0.0, wall - self.at)
         states = []

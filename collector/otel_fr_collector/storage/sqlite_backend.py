@@ -1,7 +1,7 @@
 """The store as one SQLite file in the data folder.
 
 Committed rows survive the end of the collector and a power cut: SQLite's write-ahead log is synced at each commit. If
-the file is damaged or cannot be written (disk full), history is lost, but no open incident, and the collector starts.
+the file is damaged or cannot be written (disk full), history is lost, but no open incident. The collector starts.
 """
 
 from __future__ import annotations

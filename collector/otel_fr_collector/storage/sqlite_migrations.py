@@ -1,4 +1,4 @@
-"""The schema of the file of incidents, and how a file of an older version is brought up to date."""
+"""Creates the tables in the file of incidents, and upgrades a file of an older version."""
 
 from __future__ import annotations
 

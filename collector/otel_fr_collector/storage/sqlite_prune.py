@@ -7,7 +7,7 @@ import sqlite3
 from otel_fr_collector.storage.retention import Retention
 
 PRUNE_BATCH = 100
-"""Incidents that one transaction deletes while the file is too large: it then holds the write lock only briefly."""
+"""Incidents that one transaction deletes while the file is too large. So it holds the write lock only briefly."""
 JOB_BATCH = 10
 """The same for finished jobs. Each takes up to 64 KiB."""
 _OLDEST_JOBS = "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs ORDER BY ended LIMIT ?)"

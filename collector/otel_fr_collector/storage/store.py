@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 STEP_SECONDS = 1.0
 """Seconds after which the thread checks again what must be retried or deleted."""
 SETTLE_SECONDS = 0.3
-"""Seconds that a query waits for pending writes. Mostly they take some milliseconds."""
+"""Seconds that a query waits for pending writes. These mostly take some milliseconds."""
 END_MARGIN = 1.0
 """Seconds that closing may take beyond the time for retries: a write may be waiting for a lock."""
 
@@ -199,7 +199,7 @@ class Store:
         return is_new
 
     def take_late(self) -> Saved | None:
-        """Return once the contents of a database that has become readable after the start."""
+        """Return, once, the contents of a database that became readable only after the start. Otherwise None."""
         with self._changed:
             late, self._late = self._late, None
         if late is not None:
@@ -223,7 +223,7 @@ class Store:
             self._wake()
 
     def take_shared(self) -> Answer | None:
-        """Return the answer to the last `share` once. None: there is none yet."""
+        """Return, once, the answer to the last `share`. None: there is none yet."""
         with self._changed:
             answer, self._answer = self._answer, None
         if answer is not None and answer.shared is not None:
@@ -308,7 +308,7 @@ class Store:
             try:
                 with self._using:
                     self._work(batch, errors, end)
-            except Exception:  # noqa: BLE001  without this thread, nothing would be kept any more
+            except Exception:  # noqa: BLE001  without this thread, nothing more would be stored
                 self._metrics.errors.labels("store").inc()
                 _log.exception("the store failed")
             for written in waiting:
@@ -324,7 +324,7 @@ class Store:
                 return
 
     def _exchange(self, heard: Heard) -> None:
-        """Ask what other collectors have. Queries do not wait for this, since no own incident is missing meanwhile."""
+        """Ask what other collectors have. Queries do not wait for this: meanwhile, all own incidents can be found."""
         shared = None
         try:
             with self._using:

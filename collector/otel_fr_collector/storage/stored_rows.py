@@ -24,7 +24,7 @@ _OF_ANOTHER_FORM = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     *(gzip.BadGzipFile, EOFError, zlib.error),
 )
-"""What reading a row may raise if it is damaged, or if no version of otel-fr has written it."""
+"""What reading a row may raise if the row is damaged, or was not written by any version of otel-fr."""
 
 
 _FIND = """
