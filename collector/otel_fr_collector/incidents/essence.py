@@ -54,7 +54,7 @@ def _places_known(finding: Finding) -> tuple[bool, int]:
 
 
 def essence_of(finding: Finding, cause: str | None, culprits: Sequence[CulpritData]) -> tuple[object, ...]:
-    """The fields whose change makes an update; waiting time is not one, because it always grows."""
+    """The fields that make an update if they change. Waiting time does not count, because it always grows."""
     return (
         finding.category,
         finding.group,

@@ -283,8 +283,8 @@ class Judge:
     def _credible(self, run: Run, verdict: _Verdict, reason: Triggers) -> list[Finding]:
         """The causes that rest on recent reports, and the consequences of these or of causes published before.
 
-        A wait that a section of the program explains is no incident, unless it is one already. Nor is a wait for
-        processes that an incident of another run accuses: they have not come to this run.
+        A wait that a section of the program explains is no incident, unless it is one already. Neither is a wait for
+        processes that another run's incident accuses, because they have not come to this run.
         """
         findings = [finding for finding in verdict.findings if not credibility.has_completed(run, finding)]
         told = self._book.open_of(run.id)
@@ -348,7 +348,7 @@ def _verdict(taken: Snapshot | None, run: Run, now: float, wall: float, before: 
 
 
 def _accused(finding: Finding) -> set[tuple[str, int | None]]:
-    """`Place.process` of each culprit; of `UNPLACED` for a culprit whose place is not known."""
+    """`Place.process` of each culprit. A culprit whose place is not known counts as `UNPLACED`."""
     return {finding.places.get(rank, UNPLACED).process for rank in finding.culprit_ranks}
 
 

@@ -22,7 +22,7 @@ MAX_ASKED = 8_192
 
 
 def to_ask(taken: Snapshot, findings: Iterable[Finding]) -> set[int]:
-    """The ranks without whose calls the findings may be wrong."""
+    """The ranks whose calls are missing, so that the findings may be wrong."""
     unlisted = {rank: info for rank, info in taken.ranks.items() if info.unlisted is not None}
     if not unlisted:
         return set()

@@ -39,9 +39,9 @@ CHUNK = 128
 CHUNK_BYTES = 256 * 1024
 """Bytes of spans read before the event loop runs other tasks."""
 PARSE_ON_LOOP = 1 << 20
-"""Bytes of a request up to which it is parsed on the event loop (some milliseconds), not in a thread."""
+"""Bytes of the largest request that is parsed on the event loop (some milliseconds), not in a thread."""
 REPORT_ON_LOOP = 64 << 10
-"""Bytes of a rank report up to which it is parsed on the event loop; one of 4 MiB takes a tenth of a second."""
+"""Bytes of the largest rank report that is parsed on the event loop; one of 4 MiB takes a tenth of a second."""
 GROUPS = 256
 """Groups of a report that are learnt before the event loop runs other tasks: some 8 ms if all are new."""
 REPORTS = "torch."

@@ -32,7 +32,7 @@ MAX_POINTS = 131_072
 MAX_POINTS_OF_RANK = 768
 """A monitor sends at most 129 points of each of five metrics (otel_fr/monitor/telemetry/metrics.py)."""
 LATE_START = 30.0
-"""Seconds by which the monitor of a rank may have started before anything was heard of the run."""
+"""A rank's monitor may have started this many seconds before the run's first telemetry."""
 WINDOW = 30.0
 """Bandwidths come from the durations of this many seconds: two requests of each monitor."""
 MAX_VALUE = 1e18

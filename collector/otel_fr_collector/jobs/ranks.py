@@ -69,7 +69,7 @@ class RankState:
     """`Rank.within` from the last report that had one. ``within_at``: when that report was sent."""
     within_at: float = 0.0
     looks: tuple[str, ...] = ()
-    """Call sites at which the rank was when its stacks were requested, the latest `LOOKS`."""
+    """The latest `LOOKS` call sites at which the rank was when its stacks were requested."""
     place: Place = UNPLACED
     replica: str = ""
     stack: str = ""

@@ -338,7 +338,7 @@ def _ended(run: Run, call: RankCall) -> RankCall:
 
 
 def _relevant(group: GroupState) -> list[IncompleteInstance]:
-    """Mismatched instances, with their neighbours, and those in which a call is in flight or has failed."""
+    """Mismatched instances, with their neighbours, and instances in which a call is in flight or has failed."""
     chosen: dict[InstanceKey, IncompleteInstance] = {}
     for key, instance in group.incomplete.items():
         if instance.disagrees:

@@ -23,7 +23,7 @@ from otel_fr_collector.jobs.tallies import Tallies
 from otel_fr_collector.jobs.usage import Usage
 
 FAST = 16.0
-"""Collectives per second of one group from which only one in `SAMPLE` is measured, to save time."""
+"""If a group makes more collectives per second, only one in `SAMPLE` is measured, to save time."""
 SAMPLE = 4
 MAX_STANDS_FOR = 16
 """A measured collective stands for at most this many: itself, and all since the previous measured one, which were not
@@ -242,7 +242,7 @@ class Waits:
 
 
 def _durations(calls: Mapping[int, RankCall | CompactCall]) -> list[float] | None:
-    """Nanoseconds from enqueueing to the end of each call, in their order; None: one of them is not known."""
+    """Nanoseconds from enqueueing to the end of each call, in the calls' order; None: some are not known."""
     try:
         # Nearly always, all calls are compact. Checking each of them would take twice as long.
         return [end - start for _, _, _, _, _, start, end, _, _ in calls.values()]  # type: ignore[misc]
