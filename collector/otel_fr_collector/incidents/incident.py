@@ -59,7 +59,7 @@ class Incident:
         culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
         ras: what NCCL's RAS said of its run after it began; None: nothing.
         revision: how often it has changed; 1: only opened.
-        openings: how often it has opened. changes: how often it has changed since the last opening, and including it.
+        openings: how often it has opened. changes: how often it has changed since the last opening, which counts, too.
         labels: its alert's labels. They change only when it opens, or becomes a cause or critical, so that the alert
             that was sent resolves.
         size: approximate bytes that it takes, as of its last change.
@@ -113,7 +113,8 @@ class Incident:
 
     @property
     def may_end(self) -> bool:
-        """Whether it may end without help: its category may, and no waiting rank, culprit or job has ended."""
+        """Whether it may end without help: its category may, no waiting rank has given up, no culprit has left, and its
+        job has not ended."""
         finding = self.finding
         is_over = self.is_job_over or bool(set(finding.ended_ranks) & set(finding.waiting_ranks))
         is_over = is_over or any(one["ending"] == Ending.CLEAN.value for one in self.culprits)
