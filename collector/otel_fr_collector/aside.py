@@ -1,6 +1,6 @@
-"""Work in a child process: it sees this process's memory as it was at the fork, and can use another core.
+"""Runs work in a child process, which sees this process's memory as it was at the fork, and can use another core.
 
-The state of a large run changes with each request, and to copy 100,000 ranks takes a second. A child needs no copy: the
+The state of a large run changes with each request, and copying 100,000 ranks takes a second. A child needs no copy: the
 system copies the pages that change while it works. It blocks neither the event loop nor the interpreter of the process
 that takes requests.
 """
@@ -21,9 +21,10 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 from otel_fr.helper_process import end_with
 
 SECONDS = 120.0
-"""After which a child is killed: 100,000 ranks take a few. A lock that another thread held at the fork stays locked."""
+"""Seconds after which a child is killed. 100,000 ranks take a few. A child hangs if it needs a lock that another thread
+held at the fork."""
 PART = 1 << 16
-"""Bytes that are read of an answer at once: what a pipe holds."""
+"""Bytes of an answer that are read at once: the capacity of a pipe."""
 _FIRST_TO_KILL = "1000"
 """Value of oom_score_adj (proc(5)): if memory runs out, the child is killed, not the process that takes requests."""
 
@@ -31,7 +32,7 @@ _T = TypeVar("_T")
 
 
 class AsideError(Exception):
-    """The work failed, with its traceback, or its process did."""
+    """The work failed, or its process did. The text is the traceback or the reason."""
 
 
 class Aside(Generic[_T]):
@@ -61,7 +62,7 @@ class Aside(Generic[_T]):
         """Wait for the result of the work. If this is cancelled, the child is killed.
 
         Raises:
-            AsideError: the work raised something, or its process ended or took `SECONDS`.
+            AsideError: the work raised an exception, its process ended early, or it took `SECONDS`.
         """
         try:
             data = await _read(self._pipe)
@@ -103,7 +104,7 @@ async def _read(pipe: int) -> bytes:
     def read() -> None:
         try:
             part = os.read(pipe, PART)
-        except (OSError, MemoryError) as error:  # it would be called again at once
+        except (OSError, MemoryError) as error:  # otherwise `read` would be called again at once
             loop.remove_reader(pipe)
             ended.set_exception(error)
             return
@@ -139,15 +140,15 @@ def _serve(work: Callable[[], Any], writing: int, program: int) -> NoReturn:
 
 
 def _leave(writing: int, program: int) -> None:
-    """Give up what this child has of the program, except its memory, standard output and standard error."""
+    """Give up what this child has inherited, except memory, standard output and standard error."""
     gc.disable()  # it would touch, and so copy, all memory
     if not end_with(program):
         os._exit(1)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the process group may get one: only the program handles it
-    # A connection that the program closes must not stay open here. The limit of descriptors is of no use: it may have
-    # been lowered since, and if it is a thousand million, an older system takes minutes to close up to it.
+    # A connection that the program closes must not stay open here. Closing up to the limit of descriptors would not do:
+    # the limit may have been lowered, and if it is a thousand million, an older system takes minutes.
     last = max(map(int, os.listdir("/dev/fd")))
     os.closerange(3, writing)
     os.closerange(writing + 1, last + 1)

@@ -92,7 +92,7 @@ def check(effective: Settings) -> None:
     """Read every file that the settings name, without serving.
 
     Raises:
-        SettingsError: one cannot be used.
+        SettingsError: a file cannot be used.
     """
     problems = []
     checks: list[Callable[[], object]] = [
@@ -117,8 +117,8 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
     """Serve until a signal, then end the process with the exit status.
 
     Args:
-        out: for incidents; None: they are not printed.
-        err: for the addresses of the ports.
+        out: where incidents are printed. None: nowhere.
+        err: where the addresses of the ports are printed.
     """
     tls = _tls(effective)
     if tls is not None:
@@ -166,7 +166,7 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
 
 
 def links_of(effective: Settings) -> Links:
-    """The links of incidents: from the options, or else to pages that this collector knows."""
+    """The links of incidents, from the options. By default, they lead to pages that this collector knows."""
     page = (effective.external_url or _own_url(effective)).rstrip("/")
     grafana = (effective.grafana or "").rstrip("/")
     given = dict(effective.link)
@@ -297,7 +297,7 @@ def _naming(option: str, path: Path) -> Iterator[None]:
 
 
 def _check_readable(**files: Path | None) -> None:
-    """Raise SettingsError for a file that cannot be read, named by the field of its option."""
+    """Raise SettingsError if a file cannot be read. Each argument is named like the field of the option."""
     for field, path in files.items():
         if path is not None:
             with _naming(field.replace("_", "-"), path):
@@ -347,7 +347,7 @@ def _locked_folder(folder: Path | None) -> Iterator[None]:
     """Make the data folder, readable by this user only, and lock it against other collectors.
 
     Raises:
-        SettingsError: it cannot be used, or another collector is using it.
+        SettingsError: the folder cannot be used, or another collector is using it.
     """
     if folder is None:
         yield
@@ -355,13 +355,13 @@ def _locked_folder(folder: Path | None) -> Iterator[None]:
     path = folder / "lock"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():  # to open a pipe would wait for somebody who reads it
+        if path.exists() and not path.is_file():  # opening a pipe would wait for a reader
             raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
         lock = path.open("a")
     except OSError as error:
         if error.errno != errno.EROFS or not path.exists():
             raise SettingsError(f"--data {folder}: {_why_unusable(folder, error)}") from error
-        lock = path.open()  # its disk has failed since the last start: hangs are found without it
+        lock = path.open()  # the disk has become read-only: the collector finds hangs without it
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -371,9 +371,9 @@ def _locked_folder(folder: Path | None) -> Iterator[None]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise OSError if no file can be created in the folder. The file that is tried has no name."""
+    """Raise OSError if no file can be created in the folder. This creates one without a name."""
     try:
-        with tempfile.TemporaryFile(dir=_nearest(folder)):  # os.access sees no file system that failed
+        with tempfile.TemporaryFile(dir=_nearest(folder)):  # os.access does not notice a failed file system
             pass
     except OSError as error:
         raise OSError(f"cannot write to the folder {folder}: {_why_unusable(folder, error)}") from error
@@ -387,5 +387,5 @@ def _why_unusable(folder: Path, error: OSError) -> str:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the first one above it that there is; it may be a file, too."""
+    """The folder, or the nearest path above it that exists, which may be a file."""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))

@@ -52,8 +52,8 @@ class CollectiveMetrics(Collector):
         yield self._steps()
 
     def _series(self) -> tuple[dict[Values, Series], dict[str, tuple[float, ...]]]:
-        """Series by labels, and the bounds of the histograms by job. Runs with other bounds than the job's newest one
-        are left out: they come from another version of otel-fr."""
+        """Series by labels, and the bounds of the histograms by job. Leaves out runs with other bounds than the job's
+        newest run: they come from another version of otel-fr."""
         found: dict[Values, Series] = {}
         bounds: dict[str, tuple[float, ...]] = {}
         for name, known, _, of in self._known():

@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 MAX_PENDING = 16
 """Commands queued for one monitor. If it does not read them, the oldest are dropped."""
 MAX_INCIDENTS = 6
-"""Open incidents, the oldest ones, that a monitor learns of when it begins to watch. Its queue has room for more."""
+"""Open incidents, the oldest first, that a monitor receives when it begins to watch. Its queue has room for more."""
 MAX_CULPRITS = 64
-"""Culprits that a command names: further ones are stuck for the same reason."""
+"""Culprits that a command names. Further culprits are stuck for the same reason."""
 MAX_WATCHERS = 65_536
 MAX_RANKS = 256
 """Ranks that one stream serves, as many as a monitor watches for (otel_fr/monitor/control/siblings.py)."""
@@ -44,10 +44,10 @@ class Watcher:
         self._commands: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_PENDING)
 
     def put(self, command: bytes, ranks: Container[int] | None = None) -> int:
-        """Queue a command for some of its ranks, or for all. If `MAX_PENDING` are queued, the oldest is dropped.
+        """Queue a command for these ranks, or for all. If `MAX_PENDING` are queued, the oldest is dropped.
 
         Returns:
-            number of its ranks that the command is for.
+            number of the monitor's ranks that the command is for.
         """
         own = self.ranks if ranks is None else tuple(rank for rank in self.ranks if rank in ranks)
         if own:
@@ -94,7 +94,7 @@ class Control:
     def watch(self, request: control_pb2.WatchRequest) -> Iterator[Watcher]:
         """Send the monitor commands for its ranks while the context is open, or until `close`.
 
-        Beyond `MAX_WATCHERS` streams, the tenant with the most loses the newest one of its job with the most.
+        Beyond `MAX_WATCHERS` streams, the tenant with the most loses the newest stream of its job with the most.
 
         Raises:
             TooManyWatchersError: no stream gives way to this one.
@@ -152,7 +152,7 @@ class Control:
         self.count -= 1
 
     def dump(self, run: RunId, incident: str, reason: str, page_url: str = "", trace: str | None = None) -> int:
-        """Ask all monitors of a run for their flight-recorder files; returns the number of monitors.
+        """Ask all monitors of a run for their flight-recorder files; returns the number of ranks reached.
 
         Args:
             trace: id of the incident's trace, in hex. Monitors that sample spans send all spans of this trace.
@@ -185,7 +185,7 @@ class Control:
         self.send(run, control_pb2.Command(inspect=inspect))
 
     def take_stacks(self, run: RunId, ranks: Container[int] | None = None) -> int:
-        """Ask the monitors of these ranks, or of all, for the ranks' stacks; returns the number of ranks asked for."""
+        """Ask the monitors of these ranks, or of all, for the ranks' stacks; returns the number of ranks reached."""
         return self.send(run, control_pb2.Command(take_stacks=control_pb2.TakeStacks()), ranks)
 
     def report(self, run: RunId, ranks: Container[int]) -> None:
@@ -193,7 +193,7 @@ class Control:
         self.send(run, control_pb2.Command(report=control_pb2.Report()), ranks)
 
     def fetch_calls(self, run: RunId, ranks: Container[int], group: str, first: int, last: int) -> None:
-        """Ask the monitors of these ranks for the ranks' collectives from one sequence number to another."""
+        """Ask the monitors of these ranks for the ranks' collectives number ``first`` to ``last``."""
         wanted = control_pb2.FetchCalls(group_id=group, first=first, last=last)
         self.send(run, control_pb2.Command(fetch_calls=wanted), ranks)
 
@@ -211,7 +211,7 @@ class Control:
         return (run.job, run.run) in self._watchers
 
     def set_standing(self, run: RunId, commands: Iterable[control_pb2.Command]) -> None:
-        """Set the commands for each rank for which a monitor begins to watch. The last `MAX_PENDING` count."""
+        """Set the commands that a monitor receives when it begins to watch for a rank. The last `MAX_PENDING` count."""
         standing = [command.SerializeToString() for command in commands]
         if standing:
             self._standing[(run.job, run.run)] = standing

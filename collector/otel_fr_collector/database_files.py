@@ -46,7 +46,7 @@ def check_kind(path: Path) -> None:
     """Check that a database's files are regular ones that this process may read and write, or that they are missing.
 
     For any other file, SQLite reports only that it cannot be opened, as it does if the process has too many open files.
-    SQLite takes an empty file for a new database. Here, it counts as one that has lost its content, as in a power cut.
+    SQLite takes an empty file for a new database. Here, it counts as a database that a power cut has emptied.
 
     Raises:
         DamagedError: a file is neither.
@@ -76,7 +76,7 @@ class Found(Enum):
 
     SAME = 1
     NO_LOG = 2
-    """The same database without its log or the log's index. The connection writes them into it when it ends."""
+    """The same database without its log or the log's index. The connection writes the log into it when it ends."""
     OTHER = 3
     """Nothing, another file, or an empty one."""
 

@@ -12,15 +12,15 @@ _NOT_ENCODED = re.compile(r"\s|%(?![0-9A-Fa-f]{2})|%00")
 
 
 def database_url(text: str) -> str:
-    """Return the URL, if libpq reads the user, password and host from it that its author meant.
+    """Return the URL if libpq finds the same user, password and host in it as its author.
 
     Raises:
-        ValueError: it does not. The message quotes no part of the URL, because this may be a part of the password.
+        ValueError: it may find others. The message quotes no part of the URL, which may be a part of the password.
     """
     scheme, separator, rest = text.partition("://")
     if scheme not in ("postgresql", "postgres") or not separator:
         raise ValueError("it is not a postgresql:// URL")
-    # For libpq, user and password end at the first "/" or "@", so that what follows one that is not encoded is a host.
+    # For libpq, user and password end at the first "/" or "@". It takes what follows for a host.
     user = re.match(r"[^@/]*@", rest)
     place, _, query = rest[user.end() if user else 0 :].partition("?")
     has_parameters = all(re.match(r"[a-z_]+=", one) for one in query.split("&")) if query else True

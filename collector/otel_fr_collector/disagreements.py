@@ -1,6 +1,6 @@
-"""Asks the monitors of ranks with different fingerprints of a group for the calls, which the match engine compares.
+"""Asks monitors for the calls of a group if its ranks have different fingerprints. The match engine compares the calls.
 
-The rings have all calls, even those whose spans were not sent, or were sent elsewhere. The range is narrowed in rounds:
+The rings have all calls, even if their spans were not sent, or were sent elsewhere. The range is narrowed in rounds:
 the monitors answer with fingerprints of its parts, and with the calls once it is short. These calls are then handled
 like calls from spans, so the verdict is the same as for any mismatch. A difference without a verdict names nobody.
 """
@@ -24,9 +24,9 @@ from otel_fr_collector.throttle import Throttle
 _log = logging.getLogger(__name__)
 
 MAX_ASKED = 64
-"""Ranks of a group that are asked. In a larger group, at most a third of them are ranks that differ from most."""
+"""Ranks of a group that are asked. In a larger group, at most a third of these are ranks that differ from most."""
 FEWEST = 3
-"""Answers that are needed in a group of more than two: two that differ do not show which rank is the odd one."""
+"""Answers needed in a group of more than two ranks. Two answers that differ do not show which rank is the odd one."""
 MAX_INQUIRIES = 64
 """Inquiries about one group. A program whose ranks differ in each step has an incident after the first one."""
 
@@ -145,7 +145,7 @@ def _reached(run: Run, rank: int, group: GroupState) -> int:
 def _first_difference(answers: Sequence[KeptRange], first: int) -> tuple[int, int] | None:
     """The first part of a range in which the fingerprints differ, as first and last number; None: there is none.
 
-    Only ranks whose recorders record the same are compared with each other.
+    Compares ranks only with ranks whose recorders record the same.
 
     Args:
         answers: answers with fingerprints. Ranks that answered with calls have made few calls, and are left out.

@@ -13,19 +13,19 @@ from otel_fr_collector import output
 _log = logging.getLogger(__name__)
 
 MARGIN = 0.2
-"""Seconds that are reserved for the end itself, or this share of the time if that is less."""
+"""Seconds reserved for the exit, or this share of the time to stop if that is less."""
 LOG_SECONDS = 0.1
 """Seconds for the last message: the reader of standard error may hang, too."""
 
 
 def leave(status: int) -> NoReturn:
-    """End the process now. Everything is closed or given up. Threads that still work are not waited for."""
+    """End the process now, without waiting for threads. The caller has closed or given up everything else."""
     output.drain()
     os._exit(status)
 
 
 class Ending:
-    """Ends the process when the time that it has to stop is over.
+    """Ends the process when its time to stop is over.
 
     Args:
         seconds: from `begin` to the end of the process.
@@ -39,13 +39,13 @@ class Ending:
         self._thread.start()
 
     def begin(self) -> None:
-        """Start the time, unless it runs already. A signal handler may call this, because it takes no lock."""
+        """Start the clock, unless it is running. A signal handler may call this, because it takes no lock."""
         if self._end is None:
             self._end = time.monotonic() + self._seconds - min(MARGIN, MARGIN * self._seconds)
             os.write(self._write, b"x")
 
     def left(self, share: float = 1.0) -> float:
-        """Seconds left of the first ``share`` of the time, at least 0. Starts the time if it does not run yet."""
+        """Seconds left of the first ``share`` of the time, at least 0. Starts the clock if it is not running."""
         self.begin()
         assert self._end is not None
         return max(0.0, self._end - (1 - share) * self._seconds - time.monotonic())

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Faults:
-    """Where faults are counted and logged."""
+    """Counts faults in the metrics, and logs each kind of fault once a minute."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -25,7 +25,7 @@ class Faults:
 
         Args:
             part: the label in ``otel_fr_collector_internal_errors``.
-            what: what has failed, as a sentence. There must be few of them, because each is logged separately.
+            what: what has failed, as a sentence. Use few different sentences, because each is logged separately.
         """
         try:
             yield

@@ -86,7 +86,7 @@ class JobGauges(Collector):
         return largest(GaugeMetricFamily, "otel_fr_straggler_wait_ratio", found, MAX_STRAGGLERS)
 
     def _waits(self) -> CounterMetricFamily:
-        """Totals by rank, including those of dropped runs of the same job."""
+        """Totals by rank, including dropped runs of the same job."""
         found: defaultdict[tuple[str, ...], float] = defaultdict(float)
         for run in self._runs.by_id.values():
             for state in run.groups.values():

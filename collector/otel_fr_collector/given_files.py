@@ -1,4 +1,4 @@
-"""Reads files that options name, in one piece and without blocking."""
+"""Reads the files that options name, each completely and without blocking."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def read_bytes(path: Path) -> bytes:
     """The content of a file.
 
     Raises:
-        OSError: it cannot be read, or is not a regular file. Opening a pipe would wait until somebody writes into it.
+        OSError: the file cannot be read, or is not a regular file. Opening a pipe would wait for a writer.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -24,7 +24,7 @@ def read_text(path: Path) -> str:
     """The content of a file, as text.
 
     Raises:
-        ValueError: it is not UTF-8. The message quotes no part of it, because it may be a secret.
+        ValueError: the content is not UTF-8. The message quotes no part of it, because it may be a secret.
         OSError: as for `read_bytes`.
     """
     try:

@@ -56,5 +56,5 @@ def set_up(form: str, level: str, out: Unblocked) -> None:
 
 
 def _is_no_header(record: logging.LogRecord) -> bool:
-    """False for the message with a stack that grpcio logs for each client's header that is not UTF-8."""
+    """False for the message that grpcio logs, with a stack, for each header that is not UTF-8."""
     return record.msg != "Invalid encoding on %s"

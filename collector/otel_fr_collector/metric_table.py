@@ -350,14 +350,15 @@ def empty(kind: Callable[..., M], name: str) -> M:
     """A metric of prometheus_client without samples.
 
     Args:
-        kind: the metric's class. name: name of the family, which has the help text and the labels.
+        kind: the metric's class.
+        name: name of the family, which has the help text and the labels.
     """
     family = FAMILIES[name]
     return kind(family.name, family.help, labels=family.label_names)
 
 
 def largest(kind: Callable[..., M], name: str, found: Mapping[tuple[str, ...], float], count: int) -> M:
-    """A metric with the ``count`` highest values of ``found``, which has them by labels. The rest is left out."""
+    """A metric with the ``count`` highest values. ``found``: all values, by labels."""
     family: Any = empty(kind, name)
     for labels in heapq.nlargest(count, found, key=lambda key: found[key]):
         family.add_metric(labels, found[labels])

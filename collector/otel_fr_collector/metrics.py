@@ -57,9 +57,9 @@ class Metrics:
         """Serve the results of forwarding, and the queues of the backends.
 
         Args:
-            sizes: by backend, the bytes of the requests that wait; they may change.
+            sizes: bytes of waiting requests, by backend. Read at each scrape.
             max_bytes: limit of one queue.
-            is_up: whether the file under the queues, if there is one, can be used.
+            is_up: returns whether the file under the queues, if there is one, can be used.
         """
         self._gauge("otel_fr_collector_forward_queue_up", is_up)
         for name, counter in (

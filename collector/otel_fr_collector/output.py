@@ -14,11 +14,11 @@ from otel_fr_collector.throttle import Throttle
 _log = logging.getLogger(__name__)
 
 MAX_TEXTS = 4_096
-"""Texts (log lines, printed incidents) that wait for the reader of one stream; further ones are dropped."""
+"""Texts (log lines, printed incidents) that wait for the reader of one stream. Further texts are dropped."""
 MAX_CHARACTERS = 4 << 20
 """Characters of these texts together. A single text may have more."""
 DRAIN_SECONDS = 1.0
-"""Seconds at the end of the process to write the texts that wait."""
+"""Seconds for writing the waiting texts when the process ends."""
 
 _streams: list[Unblocked] = []
 

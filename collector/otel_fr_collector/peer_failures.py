@@ -1,12 +1,12 @@
-"""Decides which ranks have failed, and notifies the monitors of their peers, which need not wait for them.
+"""Decides which ranks have failed, and notifies the monitors of their peers, so that the peers stop waiting.
 
-A rank has failed if its monitor saw its process end badly, if an incident names it as stuck or overdue, or if neither
-it nor its monitor is heard while others wait for it. A rank that is only waited for has not failed: it may be slow for
-a good reason. Neither has a rank whose process another monitor of its machine sees running: only its own monitor is
-silent.
+A rank has failed if its monitor saw its process end badly, if an incident names it as stuck or overdue, or if the rank
+and its monitor are silent while other ranks wait for it. It has not failed if others only wait for it: it may be slow
+for a good reason. It has not failed either if another monitor on its machine sees its process running. Then only its
+own monitor is silent.
 
-A wrong decision does little harm. A rank ends only calls in which it waits itself, in a group with a failed member, for
-longer than the stall time, or for a second if that member has ended (`otel_fr.monitor.control.peers`).
+A wrong decision does little harm. A rank ends only its own calls, in a group with a failed member, and only if it has
+waited for longer than the stall time, or for a second if that member has ended (`otel_fr.monitor.control.peers`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STEP_SECONDS = 0.2
 MAX_REASON = 500
 """Characters of a reason."""
 MAX_COMMANDS = 8
-"""Commands that one check of a run causes, about; the monitors' queues have room for twice as many."""
+"""About how many commands one check of a run causes. A monitor's queue has room for twice as many."""
 
 KINDS = {
     Category.RANK_DEAD: "ended",
@@ -45,15 +45,15 @@ KINDS = {
     Category.HEARTBEAT_MISSED: "heartbeat_missed",
     Category.SECTION_OVERRUN: "section_overrun",
 }
-"""Categories of incidents whose culprits have failed, and the kind of that failure."""
+"""Categories of incidents in which the culprits have failed, and the kind of failure."""
 MAX_FIRST = 8
-"""Ranks that ended before others were stopped, which a reason names."""
+"""Most ranks that a reason names as ended before others were stopped."""
 _BAD = (Ending.RAISED, Ending.KILLED, Ending.GONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why one rank, or several for one reason, count as failed; the fields are as in `PeerFailed`."""
+    """Why one or more ranks count as failed. The fields are as in `PeerFailed`."""
 
     kind: str
     reason: str
@@ -61,10 +61,10 @@ class Failure:
 
 
 class PeerFailures:
-    """Follows the runs whose monitors watch, except while their ranks may be reconnecting.
+    """Follows the runs that have a watching monitor, except while their ranks may be reconnecting.
 
     Args:
-        grace: while it waits for a run, nothing new is sent.
+        grace: nothing new is sent about a run while this waits for the run's ranks.
         clock: monotonic time in seconds.
     """
 
@@ -127,9 +127,9 @@ class PeerFailures:
         return failed
 
     def _still_silent(self, run: Run, now: float) -> dict[int, Failure]:
-        """The ranks that failed by their silence and have sent no report since, whether or not others wait for them.
+        """The ranks that failed by silence and have sent no report since, even if no rank waits for them any more.
 
-        Only a report is a sign of life. That the collector is behind now does not count.
+        Only a report is a sign of life. A delay of the collector does not excuse the silence.
         """
         told = {rank: why for rank, why in self._told.get(run.id, {}).items() if why.kind == "silent"}
         states = {rank: run.ranks[rank] for rank in told if rank in run.ranks}
@@ -138,8 +138,8 @@ class PeerFailures:
     def _silent(self, run: Run, now: float) -> Iterable[tuple[int, Failure]]:
         """Ranks that are silent while a rank that still reports waits for them in a group.
 
-        If half of the nodes are silent (of a single node: half of its ranks), this collector is probably cut off,
-        unless a rank that is heard cannot reach a peer either.
+        If half of the nodes are silent (on a single node: half of its ranks), this collector is probably cut off, and
+        no rank has failed. The silence counts if a rank that still reports cannot reach a peer either.
         """
         floor, behind = run.unheard(now)
         floor = max(floor, self._started)
@@ -172,7 +172,7 @@ class PeerFailures:
                 yield state.rank, Failure("silent", _silence(state, by_host[state.host], dark))
 
     def _waited_for(self, run: Run, quiet: set[int], heard: set[int], now: float) -> set[int]:
-        """The ``quiet`` ranks in whose groups a ``heard`` rank has waited for its peer timeout."""
+        """The ``quiet`` members of groups in which a ``heard`` rank has waited for its peer timeout."""
         found: set[int] = set()
         for state in run.ranks.values():
             report = state.report
@@ -188,7 +188,7 @@ class PeerFailures:
 
 
 def _seen_running(run: Run, quiet: set[int], beside: set[int]) -> set[int]:
-    """The ranks whose processes are running, as reports of ranks on the same machines show.
+    """The ranks whose processes are running, according to reports of ranks on the same machines.
 
     Args:
         beside: all ranks of these machines, including ``quiet`` ones.
@@ -202,14 +202,14 @@ def _seen_running(run: Run, quiet: set[int], beside: set[int]) -> set[int]:
 
 
 def _failed_of(finding: Finding, run: Run) -> Iterable[int]:
-    """The culprits of a finding that have failed. Besides a stuck rank, others may only not have arrived yet."""
+    """The culprits of a finding that have failed. Other culprits beside a stuck rank may only be late."""
     if finding.category is not Category.RANK_STUCK or finding.stuck_on == "device":
         return finding.culprit_ranks
     return [rank for rank in finding.culprit_ranks if rank in run.ranks and run.ranks[rank].python_blocked]
 
 
 def _failures(failed: dict[int, Failure]) -> list[Command]:
-    """One command for each reason; beyond `MAX_COMMANDS`, one for each kind, with the reason of its first rank."""
+    """One command for each reason. Beyond `MAX_COMMANDS`, a rank joins a command of its kind, whatever the reason."""
     by_reason: dict[Failure, list[int]] = {}
     for rank in sorted(failed):
         why = failed[rank]
@@ -223,10 +223,10 @@ def _failures(failed: dict[int, Failure]) -> list[Command]:
 
 
 def _how_it_ended(end: Rank, state: RankState, first: list[RankState]) -> str:
-    """How a rank ended, as text. Ranks that were stopped alike have the same text, so that one command names them.
+    """How a rank ended, as text. Ranks that were stopped in the same way have the same text and share a command.
 
     Args:
-        first: the first ranks that ended badly and that nobody stopped.
+        first: the first ranks that ended badly without being stopped.
     """
     if first and was_stopped(end):
         before = [one.rank for one in first if (one.ended or 0.0) < (state.ended or 0.0)]

@@ -46,7 +46,7 @@ returns to the system when they end. By default, glibc stops doing so after the 
 thread."""
 
 TRIM_SECONDS = 60.0
-"""Seconds between two times at which free memory is returned to the system, which takes 30 ms for 150 MB."""
+"""Seconds between two returns of free memory to the system. Returning 150 MB takes 30 ms."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class CollectorProcess:
         return Address(address.host, listener.getsockname()[1])
 
     async def serve(self) -> bool:
-        """Serve until SIGINT, SIGTERM or SIGHUP, then stop; False: an internal error has ended it."""
+        """Serve until SIGINT, SIGTERM or SIGHUP, then stop. Return False if an internal error was the reason."""
         waiter = asyncio.get_running_loop().create_task(_wait(self._signalled))
         await asyncio.wait({waiter, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
@@ -207,7 +207,7 @@ async def _collect_garbage(judge: Judge) -> None:
 
 
 async def _return_memory() -> None:
-    """Return free memory to the system. It lies between blocks that gRPC still holds, so glibc alone does not do it."""
+    """Return free memory to the system. glibc does not, because the memory lies between blocks that gRPC holds."""
     while True:
         await asyncio.sleep(TRIM_SECONDS)
         with contextlib.suppress(AttributeError):  # another C library than glibc
@@ -221,7 +221,7 @@ async def _end_revoked(tokens: Tokens) -> None:
 
 
 async def _watch(server: grpc.aio.Server) -> NoReturn:
-    """Wait for the server's end. A collector without it must not look healthy: it ends, and is started again.
+    """Wait until the server ends. A collector without it must not look healthy, so the process ends and is restarted.
 
     Raises:
         RuntimeError: the server has ended.

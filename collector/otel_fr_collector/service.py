@@ -1,4 +1,4 @@
-"""The service connects the collector's parts, from requests to published incidents. All runs in one event loop."""
+"""Connects the collector's parts, from requests to published incidents. Everything runs in one event loop."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MAX_REASON = 500
 
 @dataclass
 class _Unpublished:
-    """Changes to publish once they are stored, or at ``deadline`` (monotonic). ``written``: None: at once."""
+    """Changes to publish once ``written`` is done, or at ``deadline`` (monotonic). Without ``written``, at once."""
 
     changes: list[IncidentChange]
     written: Written | None
@@ -65,15 +65,15 @@ class _Unpublished:
 
 
 class Service:
-    """Takes requests in, has runs judged, and publishes the changes of incidents.
+    """Takes in requests, has runs judged, and publishes the changes of incidents.
 
     Args:
-        forwarder: sends telemetry on to backends; None: there are none.
-        store: keeps incidents over a restart; None: they end with the process.
-        retention: of resolved incidents in memory; the store has its own.
-        links: shown with incidents.
-        tenant_of: the tenant of a job's name.
-        straggler_limits: when a rank counts as one that always comes last.
+        forwarder: sends telemetry to backends. None: there are none.
+        store: keeps incidents across a restart. None: they end with the process.
+        retention: how long resolved incidents stay in memory. The store has its own.
+        links: links to show with incidents.
+        tenant_of: returns the tenant of a job, by the job's name.
+        straggler_limits: when a rank counts as a straggler.
         alert_after: as for `IncidentBook`.
         job_memory: bytes that runs and caches of their telemetry may take.
         clock, wall: monotonic and Unix time in seconds.
@@ -118,7 +118,7 @@ class Service:
         self._disagreements = Disagreements(self.control, metrics)
         self._slow_looks = SlowLooks(self.runs, self.control)
         self._over_since: dict[RunId, float] = {}
-        """By run, its `Run.last_seen` when it was last found without a rank that still reports."""
+        """The `Run.last_seen` of each run for which `on_over` was last called."""
         self._to_publish: deque[_Unpublished] = deque()
         self.on_dropped: Callable[[Run], None] = lambda _: None
         self.on_over: Callable[[Run], None] = lambda _: None
@@ -141,14 +141,14 @@ class Service:
             await self._persistence.replay(self.ingest)
 
     async def take(self, signal: str, data: bytes, check_job: CheckJob | None = None) -> bytes:
-        """Take one OTLP request, and queue it for the backends; returns the response's bytes.
+        """Take one OTLP request, and queue it for the backends. Return the response's bytes.
 
         Args:
             check_job: called with the job of each resource before anything is taken or forwarded.
 
         Raises:
-            MalformedError: it is not an OTLP message of that signal; it is not forwarded either.
-            TooManyError: it has too many parts; it is not forwarded either.
+            MalformedError: the request is not an OTLP message of this signal. It is not forwarded.
+            TooManyError: the request has too many parts. It is not forwarded.
         """
         response = await self.ingest.take(signal, data, check_job)
         if self._forwarder is not None:
@@ -156,10 +156,10 @@ class Service:
         return response
 
     def ask_stacks(self, run: Run) -> int:
-        """Ask where all ranks of the run are; `Ingest.stack_requests` has the answers.
+        """Ask for the stacks of all ranks of the run. `Ingest.stack_requests` collects the answers.
 
         Returns:
-            how many monitors were asked.
+            how many ranks have a monitor that was asked.
         """
         self.ingest.stack_requests.ask(run.id, self.wall())
         return self.control.take_stacks(run.id)
@@ -180,7 +180,7 @@ class Service:
         return found
 
     async def run(self) -> None:
-        """Step every `TICK` seconds, or sooner if more is due than one step does, until cancelled."""
+        """Step every `TICK` seconds until cancelled, or sooner if more is due than one step does."""
         if self.store is not None:
             loop = asyncio.get_running_loop()
             self.store.on_written = lambda: _call_in(loop, self._publish_written)
@@ -206,7 +206,7 @@ class Service:
         """Do what is due now.
 
         Returns:
-            False: more is due than was done. A step is short, so that other tasks can use the event loop.
+            False if more is due. A step is short, so that other tasks can use the event loop.
         """
         now = self.clock()
         gap = now - self._last_tick
@@ -228,18 +228,18 @@ class Service:
         return is_done
 
     def _cleaned(self, now: float) -> bool:
-        """Clean up; False: there is more to do."""
+        """Clean up. Return False if there is more to do."""
         try:
             if not self._clean_up(now):
                 return False
-        except Exception:  # noqa: BLE001  the next second tries again; ending here would lose what waits
+        except Exception:  # noqa: BLE001  it is tried again after a second; ending here would lose waiting data
             self.metrics.errors.labels("housekeeping").inc()
             _log.exception("housekeeping failed; trying again")
         self._cleaned_at = now
         return True
 
     def _clean_up(self, now: float) -> bool:
-        """Clean up; False: call it again, because one step does not resolve all incidents that are over."""
+        """Clean up. Return False if incidents that are over remain, and this must be called again."""
         if self._persistence is not None:
             for data in self._persistence.share(now):
                 self.outlets.event_stream.repeat(data)
@@ -273,7 +273,7 @@ class Service:
     def _resolve_ended_runs(self, now: float) -> bool:
         """Resolve the incidents of runs that are gone, replaced by a newer attempt, or silent for long.
 
-        False: some are left, because `STEP_SECONDS` are over.
+        Return False if some are left after `STEP_SECONDS`.
         """
         end = time.perf_counter() + STEP_SECONDS
         newest: dict[str, int] = {}
@@ -336,7 +336,7 @@ class Service:
             self._publish(due.changes, now)
 
     def _publish(self, changes: list[IncidentChange], now: float) -> None:
-        """Publish changes. If one receiver fails, the others are notified all the same."""
+        """Publish changes. If one receiver fails, the others are still notified."""
         for change in changes:
             run = self.runs.by_id.get(change.incident.run)
             has_files = run is not None and len(change.incident.files) >= len(run.ranks)
@@ -368,8 +368,8 @@ class Service:
     def _command_monitors(self, incident: Incident, is_new: bool) -> None:
         """Ask the run's monitors for their files, once, and the culprits' monitors for native stacks.
 
-        Nothing is asked if nothing is blocked. The monitors of the run before are asked as well, because ranks that
-        have not come to this run are still there.
+        Asks for nothing if ranks are only slow. Also asks the monitors of the previous run: ranks that have not joined
+        this run are still there.
         """
         finding = incident.finding
         if finding.is_slowness:
@@ -385,13 +385,13 @@ class Service:
             return
         if is_new:
             self.control.dump(before.id, "", summary)  # one line in the job's log is enough
-        if finding.culprit_ranks:  # which may have had other ranks there
+        if finding.culprit_ranks:  # their processes may have had other ranks there
             here = {state.place.process for state in known.ranks.values()}
             came = {rank for rank, state in before.ranks.items() if state.place.process in here}
             self.control.inspect(before.id, incident.id, sorted(self.control.watching(before.id) - came))
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    """Call ``work`` in a loop, from another thread, if the loop has not ended."""
+    """Call ``work`` in a loop, from another thread, unless the loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(work)

@@ -1,7 +1,8 @@
 """Decides who gives way when something bounded is full, so that no job and no tenant takes all of it.
 
 The shares are not fixed: whoever has the most gives way to whoever has less, first among the tenants, then among the
-jobs of one tenant. So all of the room can be used, and a thousand jobs of one tenant leave room for the job of another.
+jobs of one tenant. So all of the room can be used, and a thousand jobs of one tenant leave room for another tenant's
+job.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 class Owner(NamedTuple):
-    """Who an alert or a delivery is about. ``tenant``: see `otel_fr_collector.network.tokens.tenant_of`."""
+    """The tenant (`otel_fr_collector.network.tokens.tenant_of`) and job to which something belongs.
+
+    For requests, ``tenant`` is the token's job prefix, and ``job`` is the client's address.
+    """
 
     tenant: str
     job: str
 
 
 class _Ranking(Generic[_K]):
-    """Amounts by key, and which key has the most. Of keys with equal amounts, the one that came last counts.
+    """Amounts by key, and which key has the most. Of keys with equal amounts, the newest counts.
 
     Amounts change with each request, but are compared only when something is full. So the heap gets the latest amounts
     when `largest` is called. Outdated entries stay in it until they reach the top.
@@ -67,7 +71,7 @@ class _Ranking(Generic[_K]):
 class Holdings:
     """How much each owner has of something that is bounded, and who gives way when it is full.
 
-    A change and a question take logarithmic time, so that a flood of owners does not hold the event loop.
+    Each method takes logarithmic time, so that a flood of owners does not block the event loop.
     """
 
     def __init__(self) -> None:
@@ -85,7 +89,7 @@ class Holdings:
             del self._jobs[owner.tenant]
 
     def largest_tenant(self, newcomer: Owner, size: int = 1) -> str:
-        """The tenant that gives way: the one with the most, unless the newcomer's would then have as much."""
+        """The tenant that gives way: the tenant with the most, or the newcomer's if it would then have as much."""
         tenants, largest = self._tenants.amounts, self._tenants.largest()
         if largest is None or tenants.get(newcomer.tenant, 0) + size >= tenants[largest]:
             return newcomer.tenant
@@ -121,10 +125,11 @@ _Owned = TypeVar("_Owned", bound=Owned)
 
 
 class FairQueue(Generic[_Owned]):
-    """A queue from which tenants are served in turn; what belongs to one job stays in order.
+    """A queue that serves tenants in turn, and the items of each job in order.
 
     Args:
-        limit: items at most. max_bytes: of all items together.
+        limit: most items.
+        max_bytes: most bytes of all items together.
     """
 
     def __init__(self, limit: int, max_bytes: int) -> None:
@@ -144,8 +149,8 @@ class FairQueue(Generic[_Owned]):
         """Add an item.
 
         Returns:
-            whose oldest items were dropped because the queue was full. If it is full and its owner has no other item,
-            the item itself is dropped.
+            the owner of each item that was dropped because the queue was full. It is the owner's oldest item, or
+            ``item`` itself if its owner has no other.
         """
         losers: list[Owner] = []
         while (is_long := self._count >= self._limit) or self._bytes + item.size > self._max_bytes:
@@ -160,12 +165,12 @@ class FairQueue(Generic[_Owned]):
         return losers
 
     def discard(self, owner: Owner, is_old: Callable[[_Owned], bool]) -> None:
-        """Remove those of the owner's items for which ``is_old`` is true."""
+        """Remove the owner's items for which ``is_old`` is true."""
         for number in [number for number, item in self._by_owner.get(owner, {}).items() if is_old(item)]:
             self._remove(number, owner)
 
     def put_back(self, item: _Owned) -> None:
-        """Return an item that was taken; it is again the first of its owner.
+        """Put back an item that was taken. It is again the first of its owner.
 
         Its owner's turn comes after all other jobs of the tenant, and its tenant's turn after all other tenants.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 EVERY = 60.0
-"""Seconds between two logged messages of one kind: a fault of every request would fill the log."""
+"""Seconds between two logged messages of one kind. A fault in every request would fill the log."""
 
 
 class Throttle:
@@ -18,13 +18,13 @@ class Throttle:
         """Whether a message may be logged now; if so, it counts as logged.
 
         Args:
-            kind: there must be few different ones within `EVERY`.
+            kind: the message's kind. Few kinds may occur within `EVERY`.
             now: monotonic time; None: the present.
         """
         now = time.monotonic() if now is None else now
         if now - self._let_through.get(kind, float("-inf")) < EVERY:
             return False
-        # Kinds that do not come again must not accumulate.
+        # Kinds that do not occur again must not accumulate.
         self._let_through = {kind: at for kind, at in self._let_through.items() if now - at < EVERY}
         self._let_through[kind] = now
         return True

@@ -26,8 +26,8 @@ GRACE = 1.5
 SILENCE = DEFAULT_INTERVAL + GRACE
 """Time after the last report of a rank that reports each second, from which it counts as silent."""
 EARLIER = 0.1
-"""A report may date a call earlier than the previous report by so much and still count as the same: it may have arrived
-faster."""
+"""A report may date a call earlier than the previous report by this much, and the call still counts as the same: the
+report may have arrived faster."""
 
 # The collector may be behind or cut off. Silence during that time does not count.
 
@@ -36,19 +36,20 @@ TICK_GAP = 0.5
 MAX_TICK_GAP = 1.0
 """Time between two steps from which all silence before the second one is ignored."""
 QUIET = DEFAULT_INTERVAL
-"""Usual time without any report of a run: if one of its ranks waits, it reports as often."""
+"""Usual time without any report of a run: a rank that waits reports this often."""
 OUTAGE = 2 * DEFAULT_INTERVAL
-"""Time without any report of a run from which it may have been an outage: a rank that waits, or has just begun, reports
-each second."""
+"""Time without any report of a run after which there may have been an outage: a rank that waits, or has just begun,
+reports each second."""
 RECENT = int(REPORT_INTERVAL)
 """Time over which the lags of a run's reports count. Ranks that move as usual report at least as often."""
 LOST_SECONDS = 10.0
 """Time for which a blocked phase of the collector counts. Silence that lasts longer is the rank's own."""
 MAX_BEHIND = 30.0
-"""Most that the collector counts as behind. Reports with made-up times delay their run's verdicts by no more."""
+"""Longest time by which the collector counts as behind. Reports with made-up times delay their run's verdicts by no
+more."""
 QUICKEST_SECONDS = 60.0
-"""A rank's reports are compared with its quickest one of so many seconds, or of up to twice as many. If they stay later
-for longer, they take another route, or the machine's clock was set."""
+"""A rank's reports are compared with its quickest report of this many seconds, or of up to twice as many. If they stay
+later for longer, they take another route, or the machine's clock was set."""
 RECONNECT_SECONDS = 30.0
 """Time after a run's first report for which its other ranks may still be reconnecting.
 
@@ -66,8 +67,8 @@ SHARE_PATIENCE = 2.0
 MIN_INTERVAL = 0.25
 """Shortest time between two judgements of one run."""
 OPEN_PAUSE = 3.0
-"""Factor by which the pause between two judgements is longer while the run has an open incident: the ranks of a large
-job still report where they are, and their reports come first."""
+"""Factor for the pause between two judgements while the run has an open incident. The ranks of a large job still report
+where they are, and their reports come first."""
 SLOW_AFTER = 30.0
 """Time without a change after which a run is judged only each `SLOW_INTERVAL`."""
 SLOW_INTERVAL = 2.0
@@ -79,9 +80,9 @@ OPEN_SECONDS = 15.0
 FRESH_BEFORE = 0.3
 """Time before a call's threshold from which a culprit's report counts as fresh."""
 SAID_PATIENCE = REPORT_INTERVAL + GRACE
-"""Time after a wait became too long, for which its judgement waits for reports of the ranks that it waits for."""
+"""After a wait became too long, time for which its judgement waits for reports of the awaited ranks."""
 WITNESS_PATIENCE = 3.0
-"""A verdict that names nobody is held back until asked ranks have answered, at most for so many stall times."""
+"""Most stall times for which a verdict that names nobody is held back, until asked ranks have answered."""
 ENDING_PATIENCE = 2.0
 """Stall times for which a verdict is held back if it names ranks whose peers have ended well: a job ends rank by
 rank."""
@@ -91,7 +92,7 @@ ranks are the minority. `ALL_REPORTED` is the longest wait."""
 ANSWER_SECONDS = 3.0
 """Time for one round of questions to ranks. After it, the answers that have come count."""
 ANSWER_PATIENCE = 3 * ANSWER_SECONDS
-"""Time by which a round is longer if too few monitors have answered to continue."""
+"""Additional time for a round in which too few monitors have answered to continue."""
 LATE_ANSWERS = 60.0
 """Time for which late answers to the last round are taken: their calls may show that another rank is the odd one."""
 MISMATCH_SETTLE = 0.3
@@ -105,20 +106,20 @@ BAD_END_SETTLE = 1.0
 """Time after a bad end in which the other ranks' reports arrive: all of them together show which rank failed first."""
 STOPPED_SETTLE = 3.0
 """Time after a bad end if all ranks that ended badly were asked to stop, or killed in a hang: a cancelled job ends rank
-by rank. Also while a rank is exiting: how it ends shows whether the others failed because of it. The wait is over once
-all ranks have ended."""
+by rank. Also applies while a rank is exiting: how it ends shows whether the others failed because of it. The wait is
+over once all ranks have ended."""
 SLOWNESS_INTERVAL = 1.0
 """Time between two checks of who comes last in a run's groups."""
 
 # An incident opens, and people are notified.
 
 SAME_WAIT = 1.0
-"""Difference up to which two judgements may disagree about the begin of a wait. The first one stands then."""
+"""Two judgements may disagree by up to this time about the begin of a wait. Then the first judgement counts."""
 BEFORE_DETECTED = 10.0
-"""Time by which a fault in which no rank waits may have begun before it was detected."""
+"""Longest time between the begin of a fault in which no rank waits and its detection."""
 AGAIN_SECONDS = 60.0
-"""Time after a wait that ended well, in which a wait for the same ranks is the same fault. A fault that has happened
-twice is over once it has not happened for as long."""
+"""After a wait that ended well, time in which another wait for the same ranks is the same fault. A fault that has
+happened twice is over once it has not happened for this time."""
 MISMATCH_AFTERMATH = 60.0
 """Time for which other faults of a mismatch's ranks count as its consequences: a job that runs longer has recovered."""
 FILES_PATIENCE = 0.4
@@ -134,8 +135,8 @@ ALERT_HOLD = 4 * ALERT_RESEND
 """Time after which Alertmanager resolves an alert that is no longer posted (four intervals, as in Prometheus)."""
 TOLD_SECONDS = 120.0
 """Time after which people know of an incident: Alertmanager groups alerts for some time before it sends them (30 s by
-default), and forgets alerts that end before. If there is something to do, an incident's alert lasts at least so long,
-even if the incident is resolved. After it, an incident may give way to one of a job without any."""
+default), and forgets alerts that end before. If there is something to do, an incident's alert lasts at least this long,
+even if the incident is resolved. After this time, an incident may give way to an incident of a job without any."""
 
 # The job is over, and is forgotten.
 
@@ -150,9 +151,9 @@ again. Also if some ranks were never heard, because they may still come."""
 UNHEARD_SECONDS = 600.0
 """The same for any other run."""
 OTHERS_UNHEARD = 15.0
-"""Time after which a job of another collector counts as over. That collector writes the job's line each 5 s."""
+"""Time after which a job of another collector counts as over. That collector writes the job's line every 5 s."""
 ESTABLISHED = 5.0
-"""Time over which a run must have sent telemetry before it is no longer evicted for a new one of the same tenant."""
+"""Time over which a run must have sent telemetry before it is no longer evicted for a new run of the same tenant."""
 CLEAN_FORGET = 60.0
 """Time without telemetry after which a run that ended well is dropped. Late spans arrive within it."""
 IDLE_FORGET = 3_600.0

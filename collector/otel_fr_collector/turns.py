@@ -1,6 +1,6 @@
-"""Long work on the event loop: each turn of the loop does one piece of all long work together.
+"""Long work on the event loop. Each turn of the loop does one piece of one long work, however many there are.
 
-A short request of another client needs several turns, so many long requests at once must not delay it.
+A short request of another client needs several turns. Many long requests at once must not make each turn longer.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ SECONDS = 0.01
 
 
 class Turns:
-    """The turns of all long work of a collector."""
+    """The turns that all long work of a collector shares."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def wait(self) -> None:
-        """Let other tasks run, and a piece of the long work that waited before."""
+        """Let other tasks run, and first the long work that has waited longer."""
         async with self._lock:
             await asyncio.sleep(0)
 
@@ -37,7 +37,7 @@ class Work:
 
     @property
     def is_over(self) -> bool:
-        """Whether other tasks last ran `SECONDS` ago or earlier."""
+        """Whether other tasks have not run for `SECONDS`."""
         return time.perf_counter() > self._until
 
     async def next(self) -> None:
