@@ -92,7 +92,7 @@ listen({
   async state(name) {
     live.classList.toggle("on", name === "on");
     setText(live, name === "on" ? "live" : name === "token" ? "token required" : "connection lost, reconnecting");
-    if (name === "on") await loadIncidents().catch(() => {}); // what changed while it was not connected
+    if (name === "on") await loadIncidents().catch(() => {}); // what changed while the stream was not connected
     if (name === "token") await askToken();
   },
 });

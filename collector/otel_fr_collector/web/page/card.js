@@ -1,4 +1,4 @@
-// The answer to an incident: who, where, since when, how many wait, what to do, and what helps with it.
+// The card of an incident: who, where, since when, how many ranks wait, what to do, and tools for it.
 
 import { Refused, get } from "./api.js";
 import { h, link, number, secondsSince, setText, when } from "./dom.js";
@@ -19,7 +19,7 @@ function headline(data) {
   return waiting.length ? `${ranksText(waiting)} ${waiting.length === 1 ? "waits" : "wait"}` : "No rank is named";
 }
 
-// When a fault began and how long it has lasted: text that `tick` keeps current.
+// Shows when a fault began and how long it has lasted. `tick` keeps the text current.
 export function showSince(node, data) {
   const start = data.waiting_since ?? data.started_at ?? data.detected_at;
   node.dataset.from = start ?? "";
@@ -39,7 +39,7 @@ export function tick(parent) {
   for (const node of parent.querySelectorAll(".since")) tickOne(node);
 }
 
-// `opened`: names of the details that are open, kept while the card is made anew.
+// `opened`: names of the open details. They stay open when the card is made again.
 export function card(data, { level, opened, toPage = false }) {
   const ranks = data.culprit_ranks.slice(0, SHOWN);
   const short = siteShortener([...Object.values(data.call_sites ?? {}), ...(data.stack_groups ?? []).flatMap(({ frames }) => frames)]);
@@ -69,7 +69,7 @@ export function card(data, { level, opened, toPage = false }) {
   return node;
 }
 
-// Who waits: a list, or in the brief form of an incident a text.
+// The waiting ranks. A brief incident has them as text.
 function waitingOf({ waiting_ranks: ranks, waiting }) {
   return ranks ?? decodeRanks(waiting ?? "");
 }
@@ -90,7 +90,7 @@ function stack(data, rank, opened) {
   return node;
 }
 
-// Of a process that has ended there is nothing to debug.
+// A process that has ended cannot be debugged.
 function debugTools(data, ranks) {
   const ended = new Set((data.culprits ?? []).filter((one) => one.ending !== null).map((one) => one.rank));
   const rank = ranks.find((one) => !ended.has(one) && debugCommand(data.places?.[one]));
@@ -106,14 +106,14 @@ function debugTools(data, ranks) {
       await navigator.clipboard.writeText(command.textContent);
       setText(button, "Copied");
     } catch {
-      // a page that came by http, or that the user does not let write: the text is selected
+      // the page came by http, or the user does not let it write: the text is selected
     }
   }
 }
 
 const NAMES = { runbook: "Runbook", trace: "Trace", dashboard: "Dashboard", silence: "Silence" };
 
-// The collector has runbooks of its own, for where the site names no others.
+// If the site names no runbook, the link leads to the collector's own.
 function links({ links: given, category }) {
   const found = Object.entries(given ?? {}).filter(([name]) => name in NAMES).map(([name, url]) => link(url, NAMES[name]));
   if (!given?.runbook) found.unshift(h("a", { href: `runbooks/${encodeURIComponent(category)}` }, NAMES.runbook));
@@ -121,11 +121,11 @@ function links({ links: given, category }) {
   return found;
 }
 
-// The card of one of the open incidents of a list; with what the list leaves out, once that has come.
+// A card for one incident of a list. It then loads what the list leaves out.
 export function makeCard(changed) {
   const node = h("div", { id: "answer", hidden: true });
   const opened = new Set();
-  let shown = null; // the incident as of the list
+  let shown = null; // the incident as in the list
   let whole = null;
 
   function update(data) {
@@ -148,7 +148,7 @@ export function makeCard(changed) {
       whole = found;
       draw();
     } catch (error) {
-      if (!(error instanceof Refused)) shown = { ...shown, revision: null }; // it is asked for again
+      if (!(error instanceof Refused)) shown = { ...shown, revision: null }; // the next update loads it again
     }
   }
 

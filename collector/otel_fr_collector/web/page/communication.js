@@ -1,4 +1,4 @@
-// What the communication of a job costs: rates over time, the ranks that are waited for, the slowest operations.
+// What the communication of a job costs: rates over time, the ranks that others wait for, the slowest operations.
 
 import { Refused, get } from "./api.js";
 import { fold, h, keyed, number, setCells, setText } from "./dom.js";
@@ -12,7 +12,7 @@ const CHARTS = [
   ["collectives_per_s", "Collectives a second", (value) => value.toPrecision(3)],
   ["bytes_per_s", "Bytes a second", (value) => `${bytesText(value)}/s`],
   ["bus_bandwidth", "Bus bandwidth", (value) => `${bytesText(value)}/s`],
-  // of the time, that half of a group waits for its last rank
+  // share of the time for which half of a group waits for its last rank
   ["wait_share", "Wait share", shareText],
   ["step_s", "Training step", shortText],
 ];
@@ -140,7 +140,7 @@ export function makeCommunication(id) {
   return { node, update, redraw };
 }
 
-// The times of an axis; with seconds where minutes would be equal.
+// The times of an axis, with seconds if the minutes would repeat.
 function timesText(_, times) {
   const seconds = times.length > 1 && times[1] - times[0] < 60;
   /** @type {Intl.DateTimeFormatOptions} */
@@ -163,7 +163,7 @@ function cells(one, short) {
   ];
 }
 
-// On the device, if its times are known, and how long before it had begun.
+// The mean duration. If the device's times are known, also the mean time in its queue and on it.
 function meanText({ mean_s: mean, delay_mean_s: delay, device_mean_s: device }) {
   if (mean === null) return "";
   return device === null ? shortText(mean) : `${shortText(mean)} (queue ${shortText(delay)}, device ${shortText(device)})`;

@@ -1,4 +1,4 @@
-// Elements from data. Text is only ever set as text: names of jobs, hosts and exceptions are not trusted.
+// Makes elements from data. Text never becomes markup, because names of jobs, hosts and exceptions are not trusted.
 
 import { agoText } from "./text.js";
 
@@ -15,12 +15,12 @@ export function h(tag, props = {}, ...children) {
   return node;
 }
 
-// Changes only what differs, so that focus, selection and open details are kept.
+// Changes only a text that differs, so that focus, selection and open details are kept.
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-// The texts of a row's cells.
+// Sets the texts of a row's cells.
 export function setCells(row, texts) {
   for (const [i, text] of texts.entries()) setText(row.children[i], text);
 }
@@ -29,7 +29,7 @@ export function setClass(node, text) {
   if (node.className !== text) node.className = text;
 }
 
-// Details that the page opens and closes by `setOpen`, until the user does.
+// Details that `setOpen` opens and closes until the user does.
 export function fold(props, title, ...children) {
   const head = h("summary", { onclick: () => { head.parentNode.dataset.chosen = "yes"; } }, title);
   return h("details", props, head, ...children);
@@ -39,13 +39,12 @@ export function setOpen(folded, open) {
   if (!folded.dataset.chosen) folded.open = open;
 }
 
-// The element of the page with an id, of whatever kind.
 /** @param {string} id @returns {any} */
 export function byId(id) {
   return document.getElementById(id);
 }
 
-// Gives a node one child for each item, in order; children of known keys are kept and updated.
+// Gives a node one child for each item, in order. Children with known keys are kept and updated.
 export function keyed(parent, items, keyOf, make, update) {
   parent.keyedChildren ??= new Map();
   const known = parent.keyedChildren;
@@ -75,13 +74,13 @@ export function number(value) {
   return value.toLocaleString("en");
 }
 
-// Without all of them the hour of a time with a zone has no leading zero.
+// If one of these is missing, the hour of a time with a zone has no leading zero.
 /** @type {Intl.DateTimeFormatOptions} */
 const TIME = {
   year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
 };
 
-// "2026-11-22 14:03:12 UTC": in the reader's time zone, which is named.
+// A time in the reader's time zone, and the zone's name: "2026-11-22 14:03:12 UTC".
 export function when(text) {
   if (!text) return "";
   const time = new Date(text);

@@ -1,6 +1,6 @@
-// The ranks: a map by host, and below it a table with their process groups. Of many ranks, the table has only those that
-// differ and those that the user selects on the map. Of a large job, the collector lists only these, and those of the
-// hosts that the user has opened.
+// The ranks: a map by host, and below it a table with their process groups. If there are many ranks, the table has only
+// ranks that differ, and ranks that the user selects on the map. For a large job, the collector lists only these, and
+// the ranks of hosts that the user has opened.
 
 import { fold, h, keyed, number, setClass, setText } from "./dom.js";
 import { makeNodes } from "./nodes.js";
@@ -10,7 +10,7 @@ import { collectiveText, decodeRanks, durationText, lateText, overdueText, siteS
 
 const TABLE = 64; // ranks up to which every rank has a row
 const ROWS = 100; // rows of the table of outliers
-const HOW = 120; // characters of how a rank ended, in the table; the rest shows under the pointer
+const HOW = 120; // characters in the table that say how a rank ended; the tooltip has all
 const LANES = 12; // lanes with a column of their own; the first are the largest groups
 const OPENED = 512; // ranks of a large job that are shown at once
 
@@ -21,7 +21,7 @@ export function makeGrid(ask) {
   let short = siteShortener([]);
   let only = false;
   const picked = new Set(); // ranks
-  let opened = null; // of a large job, hosts whose ranks are shown: {title, ranks, at}
+  let opened = null; // hosts of a large job whose ranks are shown: {title, ranks, at}
 
   const filter = h("button", { type: "button", id: "outliers", "aria-pressed": "false", onclick: () => toggle() }, "Outliers only");
   const legend = h("div", { class: "legend", id: "tally" });
@@ -179,7 +179,7 @@ export function makeGrid(ask) {
     return `${enqueued}${pending ? ` (${pending} in flight)` : ""}${lag && status !== "ok" ? ` −${lag}` : ""}`;
   }
 
-  // Of a large job, the ranks that the collector is to list besides those that differ.
+  // The ranks of a large job that the collector must list in addition to ranks that differ.
   function asked() {
     return job?.nodes?.length ? [...new Set([...shownOfOpened(), ...picked])].sort((a, b) => a - b) : [];
   }

@@ -4,9 +4,9 @@ import { kindOf, showSince } from "./card.js";
 import { h, keyed, number, setClass, setText, when } from "./dom.js";
 import { collectiveText, groupText, placeText, ranksByText, ranksText, siteShortener, siteText, stateSummary } from "./text.js";
 
-const SHOWN = 16; // ranks whose lines are shown at once; the others are folded
+const SHOWN = 16; // lines that are shown; the others are folded
 
-// Shows incidents as items of a list, each with its consequences, found among `all`, folded below it.
+// Shows incidents as items of a list. The consequences of each, found among `all`, are folded below it.
 export function incidentList(list, shown, all) {
   const caused = new Map();
   for (const one of all) {
@@ -39,7 +39,7 @@ function fillItem(node, data, consequences) {
   fillConsequences(folded, consequences);
 }
 
-// Details that name what follows from an incident.
+// Details that name the consequences of an incident.
 export function makeConsequences() {
   return h("details", { class: "caused", hidden: true }, h("summary"), h("ul"));
 }
@@ -111,7 +111,7 @@ function places(data) {
   return found.length ? [h("h3", {}, data.state === "resolved" ? "Where the ranks were" : "Where the ranks are"), ...stackGroups(found)] : [];
 }
 
-// Merged stacks, of most ranks first; a rank that is alone in its place is shown with all frames.
+// Merged stacks, in the given order: most ranks first. A later stack of only one rank is open.
 export function stackGroups(found) {
   const short = siteShortener(found.flatMap(({ frames }) => frames));
   return folded(found.map(({ ranks, frames }, i) => {
@@ -121,7 +121,7 @@ export function stackGroups(found) {
   }));
 }
 
-// What NCCL itself says: beside the verdict, not a part of it.
+// What NCCL itself says. It is not used for the verdict.
 function ras({ nccl_ras: said }) {
   if (!said) return [];
   const source = `asked ${when(said.asked_at)}, NCCL ${said.version}; not used for the verdict`;

@@ -9,9 +9,9 @@ import { fillConsequences, incidentList, makeConsequences } from "./incident.js"
 import { makeStacks } from "./stacks.js";
 import { decodeRanks, encodeRanks, groupText, rankStateText, ranksText, shortText } from "./text.js";
 
-const GROUPS = 200; // process groups in the table, those with the slowest ranks first
+const GROUPS = 200; // process groups in the table, those with the largest lag first
 const PAST = 50; // resolved incidents
-const SETTLE = [1200, 6000]; // ms: an answer may be 1 s old, or 5 s where it takes long to make: asked for after the last change
+const SETTLE = [1200, 6000]; // ms after the last change, when the job is loaded again: an answer may be 1 s old, or 5 s if it takes long to make
 
 function aliveOf(job) {
   return (job.ranks.tally ?? job.ranks).running ?? 0;
@@ -100,7 +100,7 @@ export function jobView(id) {
     setText(text, `attempt ${job.attempt} · ${jobText(job)} · first seen ${when(job.first_heard_at)}, last seen ${last}`);
     const own = (state.incidents ?? []).filter((one) => one.job === job.job);
     const causes = own.filter((one) => !one.caused_by);
-    // Another run may have the same name at the same time: what is open there is not open here.
+    // Another run may have the same name at the same time. Its firing incidents are not shown here.
     const firing = causes.filter((one) => one.state === "firing" && one.run_id === job.run_id);
     firing.sort((a, b) => Number(kindOf(a) === "warning") - Number(kindOf(b) === "warning"));
     const over = causes.filter((one) => one.state !== "firing").reverse().slice(0, PAST);
@@ -117,23 +117,23 @@ export function jobView(id) {
     stacks.node.hidden = !here || isOver;
     if (here && !document.hidden) communication.update();
     showLinks(links, job.slow_links ?? []);
-    ranks.hidden = !job.lanes; // of a very large job that is over, only its line in the list is kept
+    ranks.hidden = !job.lanes; // a very large job that is over has only its line in the list
     if (ranks.hidden) return;
     grid.update(job, state.incidents ?? []);
     groups.update(job.groups, job.group_count ?? job.groups.length);
   }
 
-  // What to do next is asked for only where something has failed, and the job has ended, but not because somebody stopped it.
+  // Asks what to do next, but only if something has failed, and the job has ended without being stopped.
   async function advise() {
     const isOver = job && !aliveOf(job) && job.state !== "stopped";
     if (!isOver || !(state.incidents ?? []).some((one) => one.job === job.job && one.run_id === job.run_id)) {
-      advice.hidden = true; // of a job that runs, the incident says what to do
+      advice.hidden = true; // while a job runs, its incident says what to do
       return;
     }
     advised = true;
     try {
       const found = await get(`attribution?job=${encodeURIComponent(job.job)}&attempt=${job.attempt}&run_id=${encodeURIComponent(job.run_id)}`);
-      // The rule that always holds knows no more than the incident, which says what to do.
+      // The rule that always holds adds nothing to the incident, which says what to do.
       const reasons = found.reasons.filter((one) => one.rule !== "otherwise").map((one) => one.text).join("; ");
       const what = { restart: "restart the job", exclude_node: `restart without ${found.exclude_nodes.join(", ")}`, stop: "do not restart: stop the job" };
       advice.hidden = !reasons;
@@ -172,7 +172,7 @@ function showLinks(list, found) {
 
 const COLUMNS = ["process group", "ranks", "last rank enqueued", "first rank enqueued", "last rank completed", "first rank completed", "behind"];
 
-// The table of process groups: how far the ranks that are last and first have come.
+// The table of process groups: how far the last and the first rank have come.
 function makeGroups() {
   const body = h("tbody");
   const head = h("tr", {}, COLUMNS.map((text) => h("th", { scope: "col" }, text)));

@@ -4,7 +4,7 @@ import { h, keyed, number, setClass, setText } from "./dom.js";
 import { LEVEL, STATUSES, describe, outliers, tally } from "./status.js";
 
 const NUMBERED = 64; // ranks up to which the cells show their numbers
-const HOSTS = 256; // rows, those whose ranks differ first
+const HOSTS = 256; // rows; hosts whose ranks differ come first
 
 // `pick(ranks)` is called with the rank of a cell that is selected.
 export function makeNodes(pick) {
@@ -21,7 +21,7 @@ export function makeNodes(pick) {
   const said = h("p", { class: "said", id: "said" });
   const node = h("div", {}, h("div", { class: "hosts" }, map), more, said);
 
-  // Draws the ranks at some indexes; returns how many hosts there are, and the names of those whose ranks differ.
+  // Draws the ranks at these indexes. Returns the number of hosts, and the names of hosts whose ranks differ.
   function update(fresh, freshlyJudged, selected, indexes) {
     [job, judged, picked] = [fresh, freshlyJudged, selected];
     const found = byHost(indexes);
@@ -78,7 +78,7 @@ export function makeNodes(pick) {
     return event.target.closest("[role=gridcell]");
   }
 
-  // A screen reader reads of the cell that has the focus all that the line below shows.
+  // Makes a screen reader read the line below the map when a cell gets the focus.
   function enter(cell) {
     if (!cell) return;
     at = cell.rank;
@@ -122,7 +122,7 @@ export function makeNodes(pick) {
     cell.scrollIntoView({ block: "nearest" });
   }
 
-  // To the rank that differs most.
+  // Focuses the rank that differs most.
   function focus() {
     const worst = job.ranks.rank[outliers(judged, 1).shown[0] ?? 0];
     const cells = [...map.querySelectorAll("[role=gridcell]")];

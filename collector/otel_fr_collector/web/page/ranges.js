@@ -1,9 +1,9 @@
-// The node map of a large job: one row for hosts that follow each other and whose ranks are in the same states.
+// The node map of a large job. Neighbouring hosts whose ranks are in the same states share one row.
 
 import { h, keyed, number, setClass, setText } from "./dom.js";
 import { LEVEL, STATUSES, statusOf, wordOf } from "./status.js";
 
-const ROWS = 256; // those whose ranks differ come first
+const ROWS = 256; // hosts whose ranks differ come first
 
 // `open(range)` is called with the range of a row that is selected.
 export function makeRanges(open) {
@@ -11,7 +11,7 @@ export function makeRanges(open) {
   const more = h("p", { class: "quiet", hidden: true });
   const node = h("div", {}, rows, more);
 
-  // Returns how many hosts there are, and the names of those whose ranks differ.
+  // Returns the number of hosts, and the names of rows whose ranks differ.
   function update(ranges, canOpen) {
     keyed(rows, ranges.slice(0, ROWS), (one) => `${one.first} ${one.ranks}`, makeRow, (row, one) => fillRow(row, one, canOpen));
     const left = ranges.slice(ROWS);
@@ -43,7 +43,7 @@ export function makeRanges(open) {
   return { node, update, focus: () => rows.querySelector("button")?.focus() };
 }
 
-// How many ranks are of each status and word, worst first: [status, word, count].
+// Counts the ranks by status and word, worst first: [status, word, count].
 export function tallyOf(ranges) {
   const found = new Map();
   for (const { states } of ranges) {

@@ -1,11 +1,11 @@
-// Where all ranks of a job are: asked for by a button, shown merged as the answers arrive.
+// Where all ranks of a job are. A button asks for their stacks, which are shown merged as the answers arrive.
 
 import { Refused, get } from "./api.js";
 import { h, setText, when } from "./dom.js";
 import { stackGroups } from "./incident.js";
 import { decodeRanks, ranksText } from "./text.js";
 
-const PATIENCE = 10; // s for which answers are waited for
+const PATIENCE = 10; // s to wait for answers
 
 export function makeStacks(id) {
   const path = `jobs/${encodeURIComponent(id)}/stacks`;

@@ -3,7 +3,7 @@
 import { kindOf } from "./card.js";
 import { collectiveText, durationText, groupText, lateText, overdueText, rankStateText } from "./text.js";
 
-// Worst first: the status, and the word for it in rows, legend and filter. "dead" is said as the rank ended.
+// Each status, worst first, and its word in rows, legend and filter. For "dead", the word says how the rank ended.
 export const STATUSES = [
   ["culprit", "culprit"],
   ["dead", ""],
@@ -18,10 +18,10 @@ export const STATUSES = [
 ];
 const WORDS = new Map(STATUSES.map(([name, word]) => [name, word]));
 const ORDER = new Map(STATUSES.map(([name], index) => [name, index]));
-export const LEVEL = ORDER.get("waits") ?? 0; // from here on a status is no difference from the rest
+export const LEVEL = ORDER.get("waits") ?? 0; // ranks with a status from here on do not differ from the rest
 const WAITING = 3; // s in one collective after which a rank counts as waiting
 
-// The grid of a job: cells[lane][i] is a status or null (not a member); worst[i] is a rank's worst one.
+// The grid of a job: cells[lane][i] is a status or null (not a member); worst[i] is a rank's worst status.
 export function judge(job, incidents) {
   const open = incidents.filter((one) => one.state === "firing" && one.run_id === job.run_id && one.job === job.job);
   const causes = open.filter((one) => !one.caused_by);
@@ -49,8 +49,8 @@ export function judge(job, incidents) {
   });
   return { cells, worst, word: (status, i) => WORDS.get(status) || state[i], causes, open, culprits };
 
-  // A rank that is in a call is no cause of what others wait for, whatever its count is elsewhere; and it is behind
-  // only where others wait: counts also differ by the age of the reports.
+  // A rank in a call is not behind, whatever its counts are in other groups. A rank is behind only in a group in which
+  // others wait, because counts also differ with the age of the reports.
   function cellStatus(job, lane, group, i, accused) {
     const id = job.groups[group].id;
     const own = blame(accused?.filter((one) => !one.process_group || one.process_group.id === id)) ?? rankStatus(state[i]);
@@ -61,7 +61,7 @@ export function judge(job, incidents) {
   }
 }
 
-// How many of these ranks (all, or those at some indexes) are of each status and word, worst first: [status, word, count].
+// Counts these ranks (all, or those at `indexes`) by status and word, worst first: [status, word, count].
 export function tally(judged, statuses, indexes = statuses.keys()) {
   const found = new Map();
   for (const i of indexes) {
@@ -78,7 +78,7 @@ function blame(incidents) {
   return incidents.some((one) => kindOf(one) === "firing") ? "culprit" : "slow";
 }
 
-// Of a state of ranks as the API counts them by host: its status, and the word for it.
+// The status for a state by which the API counts a host's ranks; `wordOf` returns its word.
 export function statusOf(state) {
   return { waiting: "waits", running: "ok" }[state] ?? rankStatus(state);
 }
@@ -93,7 +93,7 @@ function rankStatus(state) {
   return state;
 }
 
-// The ranks that differ from the rest, worst first; not those that only wait, were stopped or have ended well.
+// The ranks that differ from the rest, worst first. Ranks that only wait, were stopped or have ended well do not.
 export function outliers(judged, limit) {
   const shown = STATUSES.slice(0, LEVEL).map(([name]) => name);
   const found = [];
@@ -105,7 +105,7 @@ export function outliers(judged, limit) {
   return { shown: found.slice(0, limit), more: Math.max(0, found.length - limit) };
 }
 
-// All that is known of a rank, in one line: of its groups, the one in which it differs most.
+// What is known about a rank, in one line. It names only the group in which the rank differs most.
 export function describe(job, judged, i) {
   const { rank, host, state, how, site, waits, late, step, overdue, idle_s: idle } = job.ranks;
   const worst = judged.worst[i];

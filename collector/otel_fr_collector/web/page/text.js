@@ -1,7 +1,7 @@
-// How ranks, groups, collectives, call sites and durations are written for a reader: the same as otel_fr/presentation.py.
+// Writes ranks, groups, collectives, call sites and durations for a reader, as otel_fr/presentation.py does.
 
 const MAX_RANGES = 12; // ranges of ranks that are written out
-const MIN_STEPPED = 5; // ranks in equal steps from which on they are folded
+const MIN_STEPPED = 5; // ranks in equal steps that are written as one range; fewer are listed
 
 // [0, 1, 2, 5] -> "0-2, 5"; [5, 13, ..., 69] -> "5-69 step 8"; long lists end with their length.
 export function rankList(ranks) {
@@ -63,7 +63,7 @@ export function siteText(site) {
   return site || "location not known";
 }
 
-// Makes call sites short: "/a/b/data.py:9 load" -> "load data.py:9", with so much of the path as tells the files apart.
+// Makes call sites short: "/a/b/data.py:9 load" -> "load data.py:9", with as much of the path as distinguishes the files.
 /** @param {Iterable<string>} sites @returns {(site: string | undefined) => string} */
 export function siteShortener(sites) {
   const files = new Map(); // file name -> the paths that end with it
@@ -92,7 +92,7 @@ export function rankStateText(state) {
   return state === "unheard" ? "no report yet" : state;
 }
 
-// Where a rank runs, as the API's places have it: "gpu-17, pod train/llama-0, local rank 3, GPU 3, pid 4711".
+// Where a rank runs, from an entry of the API's `places`: "gpu-17, pod train/llama-0, local rank 3, GPU 3, pid 4711".
 export function placeText(place) {
   if (!place) return "";
   const { host, node, pod, namespace, pid, gpu } = place;
@@ -104,7 +104,7 @@ export function placeText(place) {
 
 const SAFE = /^[A-Za-z0-9][A-Za-z0-9._-]*$/; // names go into a shell: they come from the job
 
-// What shows the stack of a process from a terminal; "": its number is not known.
+// The command that shows the stack of a process in a terminal. "": its pid is not known.
 export function debugCommand(place) {
   if (!Number.isInteger(place?.pid)) return "";
   const dump = `py-spy dump --pid ${place.pid}`;
@@ -116,12 +116,12 @@ export function debugCommand(place) {
   return SAFE.test(host ?? "") ? `ssh ${host} ${dump}` : dump;
 }
 
-// The summary of an incident, which is in the present tense: of one that is over, it says so.
+// The summary of an incident. It is in the present tense, so for a resolved incident, this says when it was true.
 export function stateSummary({ summary, state }) {
   return state === "resolved" ? `while it fired: ${summary}` : summary;
 }
 
-// Text -> the ranks it is true of.
+// [rank, text] pairs -> a map from each text to its ranks.
 export function ranksByText(texts) {
   const found = new Map();
   for (const [rank, text] of texts) {
@@ -133,7 +133,7 @@ export function ranksByText(texts) {
 
 const BYTES = ["B", "kB", "MB", "GB", "TB", "PB"];
 
-// "3.2 MB": with decimal prefixes, as nccl-tests gives bandwidths.
+// "3.2 MB": with decimal prefixes, as in nccl-tests.
 export function bytesText(count) {
   let at = 0;
   for (; count >= 999.5 && at < BYTES.length - 1; at++) count /= 1000;
@@ -144,7 +144,7 @@ export function shareText(share) {
   return `${Math.round(share * 100)} %`;
 }
 
-// Also of what takes microseconds: "120 µs", "4.2 ms", "1.5 s".
+// A duration that may be short: "120 µs", "4.2 ms", "1.5 s".
 export function shortText(seconds) {
   if (seconds < 1e-3) return `${Math.round(seconds * 1e6)} µs`;
   return seconds < 1 ? `${Number((seconds * 1e3).toPrecision(3))} ms` : durationText(seconds);
@@ -159,25 +159,25 @@ export function durationText(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days ${hours % 24} h`;
 }
 
-// The rank that costs a job most, as the API's rates name it.
+// A sentence about the rank that costs a job most, from the API's rates.
 export function slowestText({ rank, process_group: group, waited, over_s: over, lost_per_step_s: lost }) {
   const step = lost === null ? "" : ` Each step loses ${shortText(lost)}.`;
   return `Rank ${rank} slows the job down: ${group} waited for it for ${shareText(waited)} of the latest ${durationText(over)}.${step}`;
 }
 
-// The duration of something that is not over: it changes once a second ("47 s", "3 min 5 s").
+// The duration of something that is not over. It changes once a second: "47 s", "3 min 5 s".
 export function lastingText(seconds) {
   const whole = Math.max(0, Math.floor(seconds));
   return whole < 100 ? `${whole} s` : durationText(whole);
 }
 
-// How late a rank comes: in which share of the blocks with waits, by how much, and what the others wait for it.
+// How late a rank comes: in which share of the blocks with waits, by how much, and what share of the time others wait.
 export function lateText(share, seconds, waited) {
   const behind = seconds < 1 ? `${Math.round(seconds * 1000)} ms` : durationText(seconds);
   return `${Math.round(share * 100)} % by ${behind}; others wait ${Math.round(waited * 100)} %`;
 }
 
-// A heartbeat or section that has passed its limit, as the API's [kind, name, seconds, limit].
+// A heartbeat or section that has passed its limit, from the API's [kind, name, seconds, limit].
 export function overdueText(overdue) {
   if (!overdue) return "";
   const [kind, name, seconds, limit] = overdue;

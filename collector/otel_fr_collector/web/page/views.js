@@ -1,4 +1,4 @@
-// The views, one for each route; a job's is in job.js. A view has a node, update(state), and the actions of its keys.
+// The views, one for each route. A job's view is in job.js. A view has a node, update(state), and the actions of its keys.
 
 import { get } from "./api.js";
 import { card, kindOf, tick } from "./card.js";
@@ -8,8 +8,8 @@ import { jobText } from "./job.js";
 import { slowestText } from "./text.js";
 
 const KINDS = ["firing", "warning", "resolved"]; // in the order of lists
-const FINISHED = 50; // finished jobs of one page of their list
-const OLDER = 200; // incidents of one page of the list
+const FINISHED = 50; // finished jobs in one page of the list
+const OLDER = 200; // incidents in one page of the list
 const NONE_YET = "No job has reported yet. Start one with: OTEL_EXPORTER_OTLP_ENDPOINT=http://this-host:4317 torchrun train.py";
 
 export function jobsView() {
@@ -43,12 +43,12 @@ export function jobsView() {
   };
 }
 
-// Jobs with faults first, then slow ones; the others as the collector has them.
+// Jobs with faults come first, then slow jobs. The others keep the collector's order.
 function placeOf({ state }) {
   return { incident: 0, slow: 1 }[state] ?? 2;
 }
 
-// The jobs that are over and no longer live, newest first; changed() is called when they are loaded.
+// The jobs that are over and no longer live, newest first. Calls changed() once they are loaded.
 function makeFinished(changed) {
   const list = h("ul", { class: "list", id: "finished" });
   const older = h("button", { type: "button", onclick: () => load(true) }, "Older");
@@ -80,7 +80,7 @@ function fillJob(node, job, incidents) {
   const item = node.firstChild;
   const open = job.incidents.map((id) => incidents.get(id)).filter(Boolean);
   setClass(item, `item ${job.state}`);
-  // Of a job of another collector, that one's page has the ranks.
+  // The page of another collector has the ranks of that collector's jobs.
   item.href = `${job.collector_page || ""}#/jobs/${job.id}`;
   const [badge, name, side, fault, text] = item.children;
   setText(name, job.job_title);
@@ -126,7 +126,7 @@ export function incidentsView() {
 
   async function findOlder() {
     hasOlder = false;
-    hasOlder = (await before(1).catch(() => [null])).length > 0; // not known: the button will tell
+    hasOlder = (await before(1).catch(() => [null])).length > 0; // not known: the button will show it
     show();
   }
 
