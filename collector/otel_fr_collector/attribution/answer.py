@@ -146,8 +146,8 @@ class Attribution:
     def _beside(self, asked: RunId) -> list[Run]:
         """The runs of other processes with the same job name at the same time, the newest first.
 
-        A run with some of the same processes belongs to the same job and is left out. There is one after
-        `torch.distributed` was started again, or in a quorum of torchft.
+        A run with some of the same processes belongs to the same job and is left out. It began when
+        `torch.distributed` was started again, or when torchft formed another quorum.
         """
         run = self._runs.by_id.get(asked)
         if run is None:
@@ -183,7 +183,7 @@ class Attribution:
         return faults_of([one.data for one in self._book.known() if one.run.job == job][-MAX_INCIDENTS:])
 
     def _run(self, job: str, attempt: int | None, run_id: str | None, faults: Sequence[Fault]) -> RunId | None:
-        """Find the newest run of a job: one in memory, or one that has faults if it has been silent for long."""
+        """Find the newest run of a job: in memory or, if it has been silent for long, by its faults."""
 
         def is_asked(run: RunId) -> bool:
             return attempt in (None, run.attempt) and run_id in (None, run.run)
