@@ -91,7 +91,7 @@ class HttpClient:
             )
             found = bounded_body(response)
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            reached = not isinstance(error, urllib3.exceptions.ConnectTimeoutError)  # all errors of connecting are this
+            reached = not isinstance(error, urllib3.exceptions.ConnectTimeoutError)  # every error of connecting is one
             raise HttpError(_problem(error), reached=reached) from error
         return Answer(response.status, found, read_retry_after(response.headers.get("retry-after"), time.time()))
 

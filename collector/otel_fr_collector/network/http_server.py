@@ -141,7 +141,7 @@ def _limited(limit: int) -> type[asyncio.Protocol]:  # noqa: C901
                 self.transport.abort()
 
         def send_400_response(self, msg: str) -> None:
-            """Answer a request that is not HTTP, unless an answer has begun: uvicorn would try it and log an error."""
+            """Answer a request that is not HTTP, unless an answer has begun. uvicorn would try, and log an error."""
             cycle: Any = self.cycle
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
