@@ -1,8 +1,8 @@
 """A gRPC server that survives a request whose path is not UTF-8.
 
-grpcio (1.85) decodes the paths of requests in its accept loop, so that one such request, from anybody who can connect,
-ends the server. It decodes only the paths of methods that are not registered with gRPC's core: the core compares the
-paths of registered methods itself. So all methods are registered, and other paths are never read.
+grpcio (1.85) decodes the paths of requests in its accept loop. One such request, from anybody who can connect, ends the
+server. grpcio decodes only paths of methods that are not registered with gRPC's core, which compares the paths of
+registered methods itself. So all methods are registered here, and other paths are never read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 _cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")
 DECODES_IN_LOOP = hasattr(_cygrpc.AioServer, "_make_request_call_future")
-"""Whether this grpcio needs it. Earlier versions decode a path where an error ends only that request."""
+"""Whether this grpcio decodes in its accept loop. In earlier versions, an error of decoding ends only that request."""
 
 
 class _Calls(_cygrpc.AioServer):  # type: ignore[misc]
@@ -33,8 +33,8 @@ class _Calls(_cygrpc.AioServer):  # type: ignore[misc]
         return asyncio.get_running_loop().create_task(self._refuse())
 
     async def _refuse(self) -> None:
-        """Answer all requests for unregistered methods with UNIMPLEMENTED, until `_request_call` raises because the
-        server stops."""
+        """Answer all requests for unregistered methods with UNIMPLEMENTED. `_request_call` raises when the server
+        stops."""
         loop, nothing = asyncio.get_running_loop(), _cygrpc._MethodResolver([], {})
         answers: set[asyncio.Task[None]] = set()  # asyncio keeps no reference to a task
         while True:

@@ -41,9 +41,9 @@ READ_SECONDS = 30.0
 """Seconds in which a request must arrive once it has begun."""
 _NO_WAIT = contextlib.nullcontext()
 CONTROL = "control"
-"""What a control stream carries, as the signal in metrics."""
+"""The signal of control streams in metrics."""
 ATTRIBUTION = "attribution"
-"""What a question about a run carries, as the signal in metrics."""
+"""The signal of questions about a run in metrics."""
 
 
 def too_slow() -> RejectedError:
@@ -75,7 +75,7 @@ class IncomingRequest:
         client: the client's address, without a port.
         access: what the request's token allows.
         owner: the prefix of the token, and the client's address.
-        gave_way: the request was ended to make room for another owner's. Its task is cancelled.
+        gave_way: the request was ended to make room for another owner's request. Its task is cancelled.
         size: bytes of the request that are kept.
     """
 
