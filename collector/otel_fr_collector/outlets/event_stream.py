@@ -20,7 +20,7 @@ MAX_PENDING_BYTES = 32 * 1024 * 1024
 
 
 class TooManyListenersError(Exception):
-    """There are already `MAX_LISTENERS`, and no other access has more of them."""
+    """There are already `MAX_LISTENERS`, and none of them gives way to a new one."""
 
 
 class Event(NamedTuple):

@@ -28,7 +28,7 @@ class Outlet:
         raise NotImplementedError
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Continue incidents from before a restart, or those that another collector has published, oldest first.
+        """Continue incidents from before a restart, or that another collector has published, oldest first.
 
         Called before `start`. If collectors share a database, also called later.
         """
