@@ -16,7 +16,7 @@ from otel_fr_collector.otlp.signals import TRACES
 _log = logging.getLogger(__name__)
 
 CLEAN_EVERY = 10.0
-"""Seconds after which old requests are dropped again, and a failed file is tried again."""
+"""Seconds between two clean-ups. A clean-up drops old requests, and retries a failed file."""
 MAX_AGE = 86_400.0
 """Seconds after which a request that no backend has accepted is dropped."""
 LARGE_REQUEST_BYTES = 1 << 20

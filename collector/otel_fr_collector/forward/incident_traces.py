@@ -108,7 +108,10 @@ class IncidentTraces:
             self._end(incident, data)
 
     def step(self) -> None:
-        """Send incidents whose time is over and whose job's resource, by which backends group spans, is known."""
+        """Send incidents that are resolved, or whose time is over and whose job's resource is known.
+
+        Backends group spans by the resource.
+        """
         now = self._clock()
         for incident, deadline in list(self._held.values()):
             run = self._runs.by_id.get(incident.run)

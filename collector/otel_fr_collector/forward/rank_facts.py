@@ -1,4 +1,4 @@
-"""What the collector knows of the ranks of an incident, for their spans in its trace."""
+"""What the collector knows about the ranks of an incident, for their spans in the incident's trace."""
 
 from __future__ import annotations
 

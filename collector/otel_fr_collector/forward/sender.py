@@ -25,7 +25,7 @@ MAX_BACKOFF = 30.0
 IN_ORDER = 16
 """A queue of at most this many requests is sent one by one, in order. A longer queue is sent `PARALLEL` at a time."""
 MAX_ATTEMPTS = 20
-"""A request is dropped after this many failed attempts between which others succeeded: then the request is at fault."""
+"""A request is dropped after this many failed attempts if others succeeded in between: then the request is at fault."""
 UNREACHED_IN_ORDER = 8
 """Attempts without a connection before other requests are tried. Mostly the backend is down, but a request may be what
 brings it down."""
@@ -50,7 +50,7 @@ class _Failed:
     Attributes:
         at: the event loop's time at which it is tried again.
         failures: how many attempts have failed.
-        strikes: failed attempts since whose predecessor other requests were accepted or rejected.
+        strikes: attempts that failed although other requests were accepted or rejected since the attempt before.
         ended: how many requests had been accepted or rejected at its last attempt.
     """
 
