@@ -112,7 +112,7 @@ class Answers:
 
 
 def owner_of(scope: Scope) -> Owner:
-    """Return who receives the answer to a request whose token has been checked."""
+    """Return who receives the answer to a request. The request's token must have been checked."""
     return scope["state"]["access"].prefix, (scope.get("client") or ("",))[0]
 
 
@@ -162,7 +162,7 @@ class BoundedAnswers:
 
 
 def full() -> JSONResponse:
-    """The answer to a request for whose answer there is no room."""
+    """The answer that is sent if there is no room for the requested one."""
     return JSONResponse(
         {"error": "too many answers are in flight; ask again later"}, 503, {"Retry-After": str(RETRY_AFTER)}
     )

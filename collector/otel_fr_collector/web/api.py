@@ -73,7 +73,7 @@ PING = 15
 SEND_TIMEOUT = 30
 """Seconds after which a listener that does not read is disconnected."""
 LEFT_SECONDS = 1.0
-"""A job has moved to another collector if that one has heard of it this much later. Clocks may be adjusted."""
+"""A job has moved to another collector if it was heard there this much later than here. Clocks may be adjusted."""
 SMALL = 4_096
 """Smallest response, in bytes, that is compressed."""
 NO_RUN = "no such run; runs are dropped some time after their end, unless they have incidents"
@@ -107,7 +107,7 @@ def routes(service: Service, answers: Answers, finished: Finished) -> list[BaseR
     ]
     names = sorted(path.name for path in PAGE.iterdir() if path.suffix in _TYPES and path.name != "index.html")
     found += [Route(f"/page/{name}", page_file(name)) for name in names]
-    # Also with .md: a site that publishes the files itself has these names.
+    # Also with .md: the files have these names on a site that publishes them itself.
     found += [Route(f"/runbooks/{name}{end}", runbook(name)) for name in runbooks.names() for end in ("", ".md")]
     return found
 

@@ -27,21 +27,21 @@ MAX_WAITING = 1_024
 MAX_LATEST = 256
 """Jobs that are kept in memory if there is no store."""
 MAX_DETAIL = 64 * 1024
-"""Compressed bytes of a job's full JSON. Of a larger job, only its line in the list is kept. 1,024 ranks in 144 groups
-take 20 kB."""
+"""Compressed bytes of a job's full JSON. A larger job keeps only its line in the list. 1,024 ranks in 144 groups take
+20 kB."""
 SHOW_SECONDS = 5.0
 """Seconds after which the line of a running job is written again for the other collectors."""
 SHOWN_AT_ONCE = 64
 """Lines that are written at the same time; the others follow a second later."""
 _AT_END: dict[JobState, JobState] = {"incident": "failed", "slow": "silent"}
-"""The state to keep of a run that is over: its open incidents are about to be resolved."""
+"""The state to keep for a run that is over: its open incidents are about to be resolved."""
 
 
 class Finished:
     """Keeps each run that the service drops: in the store, or the last `MAX_LATEST` in memory if there is no store.
 
-    A run is written to the store as soon as none of its ranks is heard of, and again when it is dropped: the collector
-    may be restarted in between. The list shows it once it is no longer live.
+    A run is written to the store as soon as none of its ranks reports, and again when it is dropped: the collector may
+    be restarted in between. The list shows the run once it is no longer live.
     """
 
     def __init__(self, service: Service) -> None:
@@ -59,11 +59,11 @@ class Finished:
         while True:
             run = await self._waiting.get()
             try:
-                # A run that was restored with its incidents and sends nothing any more has no groups: what is kept
-                # from before the restart says more.
+                # A run that was restored with its incidents, and has sent nothing since, has no groups. The store has
+                # more, from before the restart.
                 if run.groups or not await self.is_kept(job_key(run.id), EVERYTHING):
                     self._keep(await self._finished(run))
-            except Exception:  # noqa: BLE001  one run that cannot be shown must not cost the others
+            except Exception:  # noqa: BLE001  one run that cannot be shown must not stop the others
                 self._service.metrics.errors.labels("housekeeping").inc()
                 _log.exception("could not store a finished job")
             self._waiting.task_done()

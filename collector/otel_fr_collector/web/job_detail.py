@@ -1,4 +1,4 @@
-"""One job as JSON: its ranks by process group. A large job has its hosts and the ranks that differ instead."""
+"""One job as JSON: its ranks by process group. A large job lists its hosts and the ranks that differ instead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PIECE, GROUPS_AT_ONCE, MEMBERS = 128, 64, 65_536
 
 
 def _late(run: Run) -> dict[int, tuple[str, Lateness]]:
-    """Ranks for which others wait: the group in which others wait for them most, and how late they are there."""
+    """Ranks for which others wait, with the group in which others wait for them most, and how late they are there."""
     found: dict[int, tuple[str, Lateness]] = {}
     for group in run.groups.values():
         for one in group.waits.blocks.lateness():

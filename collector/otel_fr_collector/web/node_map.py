@@ -1,6 +1,6 @@
 """The ranks of a large job by host. Neighbouring hosts whose ranks are in the same states share one entry.
 
-Only ranks that differ from the rest, and ranks that are asked for, are listed one by one.
+Single ranks are listed only if they differ from the rest, or if a request asks for them.
 """
 
 from __future__ import annotations

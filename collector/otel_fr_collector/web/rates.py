@@ -34,7 +34,7 @@ def latest_rates(run: Run, named: Sequence[tuple[GroupState, Lateness]], now: fl
 
 
 def _slowest(run: Run, named: Sequence[tuple[GroupState, Lateness]], now: float) -> SlowestRank | None:
-    """The rank that costs the job most, if it is the same one again and again. None: no rank is named."""
+    """The rank that costs the job most. None: no rank is late again and again."""
     if not named:
         return None
     state, one = max(named, key=lambda item: item[1].waited)

@@ -16,7 +16,7 @@ MAX_LINKS = 16
 
 
 async def slow_links(run: Run) -> list[SlowLink]:
-    """The slow links that ranks report that have not ended. Yields to the event loop every `CHUNK` ranks."""
+    """The slow links, from reports of ranks that have not ended. Yields to the event loop every `CHUNK` ranks."""
     seen: list[Rank] = []
     for count, state in enumerate(list(run.ranks.values()), 1):
         if count % CHUNK == 0:

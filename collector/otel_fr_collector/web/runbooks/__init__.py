@@ -32,13 +32,13 @@ _PAGE = """<!doctype html>
 
 
 def names() -> list[str]:
-    """The runbooks there are: the categories of incidents, and ``collector``."""
+    """The names of the runbooks: the categories of incidents, and ``collector``."""
     return sorted(path.stem for path in FOLDER.glob("*.md"))
 
 
 @functools.cache
 def as_html(name: str) -> str:
-    """A runbook as a page. Headings have their text in lower case, with ``-`` for blanks, as id: alerts link to them.
+    """A runbook as a page. A heading's id is its text in lower case, with ``-`` for blanks: alerts link to it.
 
     Raises:
         KeyError: there is no such runbook.
