@@ -180,7 +180,7 @@ def links_of(effective: Settings) -> Links:
 
 
 def _own_url(effective: Settings) -> str:
-    """The page's URL, as far as the options show it. Browsers may need another one (``--external-url``)."""
+    """The page's URL, as far as the options show it. Browsers may need another URL (``--external-url``)."""
     if not effective.http.port:
         return ""  # any free port
     scheme = "http" if effective.tls_cert is None else "https"
@@ -199,7 +199,7 @@ def _ports(effective: Settings, tls: ServerTls | None, tokens: Tokens | None) ->
         grpc=effective.grpc,
         http=effective.http,
         otlp_http=effective.otlp_http_address,
-        # 4318 may be taken by an OpenTelemetry Collector; only a port that was asked for must be free.
+        # An OpenTelemetry Collector may use 4318. Only a port that the user has set must be free.
         needs_otlp_http="otlp_http" in effective.given,
         tls=tls,
         tokens=tokens,
@@ -334,7 +334,7 @@ def _warn(effective: Settings) -> None:
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files. Each connection is one, and the usual limit of 1,024 is too low for large jobs."""
+    """Raise the limit of open files. Each connection is a file, and the usual 1,024 are too few for large jobs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(65_536, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

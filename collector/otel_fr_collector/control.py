@@ -198,7 +198,7 @@ class Control:
         self.send(run, control_pb2.Command(fetch_calls=wanted), ranks)
 
     def watching(self, run: RunId) -> set[int]:
-        """The ranks of the run whose monitors watch."""
+        """The ranks of the run for which a monitor watches."""
         return {rank for watcher in self._watchers.get((run.job, run.run), ()) for rank in watcher.ranks}
 
     def send(self, run: RunId, command: control_pb2.Command, ranks: Container[int] | None = None) -> int:

@@ -37,7 +37,7 @@ class NewerVersionError(OSError):
 def is_damage(error: Exception) -> bool:
     """Whether an error means that the file is damaged; False for a full disk, a lock, an I/O error.
 
-    In Python, SQLITE_CORRUPT and SQLITE_NOTADB have no subclass of DatabaseError; errors that may pass have one.
+    Python raises DatabaseError itself for SQLITE_CORRUPT and SQLITE_NOTADB, and a subclass for errors that may pass.
     """
     return type(error) in (sqlite3.DatabaseError, DamagedError)
 
@@ -191,7 +191,7 @@ def open_file(
     wall: Callable[[], float] = time.time,
     **options: Any,
 ) -> sqlite3.Connection:
-    """Open a database. A damaged one is moved aside, which is logged, and a new one is created.
+    """Open a database. If it is damaged, move it aside, log this, and create a new one.
 
     Args:
         newest: the newest version that is known here.

@@ -28,7 +28,7 @@ MAX_ASKED = 64
 FEWEST = 3
 """Answers needed in a group of more than two ranks. Two answers that differ do not show which rank is the odd one."""
 MAX_INQUIRIES = 64
-"""Inquiries about one group. A program whose ranks differ in each step has an incident after the first one."""
+"""Inquiries about one group. If its ranks differ in each step, the first inquiry leads to an incident."""
 
 
 class Disagreements:
@@ -127,7 +127,7 @@ def _fewest(group: GroupState) -> int:
 
 
 def _to_ask(run: Run, group: GroupState, last: int, watching: set[int]) -> frozenset[int]:
-    """Select ranks to ask from those that have reached the number ``last``."""
+    """Select the ranks to ask, among members that have reached the number ``last``."""
     members = [rank for rank in group.group.ranks if rank in watching and _reached(run, rank, group) >= last]
     if len(members) <= MAX_ASKED:
         return frozenset(members)

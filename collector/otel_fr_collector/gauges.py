@@ -113,7 +113,7 @@ def _labels(run: Run, state: GroupState) -> tuple[str, str]:
 
 
 def _counter(name: str, counts: Mapping[str, int]) -> CounterMetricFamily:
-    """A counter with one label, 0 for each of its values that has not been counted."""
+    """A counter with one label. Values of the label that were not counted are 0."""
     family = empty(CounterMetricFamily, name)
     for kind in FAMILIES[name].labels[0].values:
         family.add_metric((kind,), counts.get(kind, 0))

@@ -39,7 +39,7 @@ REQUESTS_UNTIL, VERDICTS_UNTIL, SENDING_UNTIL = 0.2, 0.65, 0.85
 LEAST_SENDING = 0.1
 """Seconds left for sending even if the steps before have used up the time."""
 SWITCH_INTERVAL = 0.000_5
-"""Seconds for which another thread may keep the interpreter from the event loop; Python's default is ten times that."""
+"""Seconds for which another thread may keep the interpreter from the event loop. Python's default is 5 ms."""
 MALLOC_OPTIONS = {-3: 1 << 20, -8: 2}
 """Parameters of glibc's mallopt: M_MMAP_THRESHOLD and M_ARENA_MAX. Requests of megabytes get memory of their own, which
 returns to the system when they end. By default, glibc stops doing so after the first, and keeps an arena for each

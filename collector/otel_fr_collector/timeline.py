@@ -20,11 +20,11 @@ ALL_REPORTED = REPORT_INTERVAL + 2.0
 members that may not have come as far. After its last telemetry, a run counts this long as reporting to this
 collector."""
 STEPS_STALE = ALL_REPORTED + 1.0
-"""Time without a report of the rank whose steps are counted, after which another rank is followed."""
+"""One rank's steps are counted. If it sends no report for this time, another rank's steps are."""
 GRACE = 1.5
-"""Time after a rank's next report was due, from which the rank counts as silent."""
+"""A rank counts as silent if its next report is overdue by this time."""
 SILENCE = DEFAULT_INTERVAL + GRACE
-"""Time after the last report of a rank that reports each second, from which it counts as silent."""
+"""A rank that reports each second counts as silent after this time without a report."""
 EARLIER = 0.1
 """A report may date a call earlier than the previous report by this much, and the call still counts as the same: the
 report may have arrived faster."""
@@ -32,9 +32,9 @@ report may have arrived faster."""
 # The collector may be behind or cut off. Silence during that time does not count.
 
 TICK_GAP = 0.5
-"""Time between two steps of the collector from which it counts as blocked. Steps are a tenth of a second apart."""
+"""If two steps of the collector are this far apart, it was blocked. Usually they are a tenth of a second apart."""
 MAX_TICK_GAP = 1.0
-"""Time between two steps from which all silence before the second one is ignored."""
+"""If two steps are this far apart, all silence before the second step is ignored."""
 QUIET = DEFAULT_INTERVAL
 """Usual time without any report of a run: a rank that waits reports this often."""
 OUTAGE = 2 * DEFAULT_INTERVAL
@@ -70,7 +70,7 @@ OPEN_PAUSE = 3.0
 """Factor for the pause between two judgements while the run has an open incident. The ranks of a large job still report
 where they are, and their reports come first."""
 SLOW_AFTER = 30.0
-"""Time without a change after which a run is judged only each `SLOW_INTERVAL`."""
+"""Time without a change after which a run is judged only every `SLOW_INTERVAL`."""
 SLOW_INTERVAL = 2.0
 FAILING_SECONDS = 300.0
 """Time for which each judgement of a run must have failed before `/healthz` reports it: a short lack of memory needs
@@ -78,7 +78,7 @@ nobody's attention."""
 OPEN_SECONDS = 15.0
 """Time for which a group counts as blocked after a wait was last seen in it: several `SLOW_INTERVAL`."""
 FRESH_BEFORE = 0.3
-"""Time before a call's threshold from which a culprit's report counts as fresh."""
+"""A culprit's report counts as fresh from this time before a call's threshold on."""
 SAID_PATIENCE = REPORT_INTERVAL + GRACE
 """After a wait became too long, time for which its judgement waits for reports of the awaited ranks."""
 WITNESS_PATIENCE = 3.0
@@ -87,8 +87,8 @@ ENDING_PATIENCE = 2.0
 """Stall times for which a verdict is held back if it names ranks whose peers have ended well: a job ends rank by
 rank."""
 DIFFERENCE_SETTLE = 0.5
-"""Time from a difference of fingerprints to the question about it, in which other ranks report theirs. They show which
-ranks are the minority. `ALL_REPORTED` is the longest wait."""
+"""Time from a difference of fingerprints to the question about it. Other ranks report their fingerprints meanwhile,
+which shows which ranks are the minority. `ALL_REPORTED` is the longest wait."""
 ANSWER_SECONDS = 3.0
 """Time for one round of questions to ranks. After it, the answers that have come count."""
 ANSWER_PATIENCE = 3 * ANSWER_SECONDS
