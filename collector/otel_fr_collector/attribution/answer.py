@@ -23,7 +23,7 @@ little."""
 MAX_INCIDENTS = 500
 """The newest incidents of the job that are read, causes and consequences alike."""
 MAX_BYTES = 8 << 20
-"""Characters of their JSON that are read."""
+"""Characters of the incidents' JSON that are read."""
 FRESH = 0.5
 """Seconds for which the faults of a job are reused."""
 MAX_FAILURES = 16
@@ -34,7 +34,7 @@ MAX_OTHERS = 16
 """Other runs that an answer names."""
 OVERLAP = 10.0
 """Two runs exist at the same time if both have reported for this many seconds. The last reports of a run may come after
-the first ones of the next run."""
+the first reports of the next run."""
 
 MAX_INT32 = 2**31 - 1
 

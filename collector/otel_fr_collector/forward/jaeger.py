@@ -23,7 +23,7 @@ CONNECT_SECONDS, TOTAL_SECONDS = 1.0, 2.0
 
 
 async def look_for_page(links: Links, backends: Sequence[str]) -> None:
-    """Set the template of links to traces once a backend's host turns out to show Jaeger's page."""
+    """Set the template of links to traces once a backend's host shows Jaeger's page."""
     worker = Workers(1, "otel-fr jaeger")
     for attempt in range(ATTEMPTS):
         if attempt:

@@ -16,12 +16,12 @@ from otel_fr_collector.jobs.run import Run
 
 
 def waiting_facts(run: Run | None, data: CollectorIncidentData, ranks: Iterable[int]) -> list[RankFacts]:
-    """Facts of waiting ranks, each with the call in flight in which it waits."""
+    """Facts about waiting ranks: the call in flight in which each waits."""
     return [_waiting(run, data, rank) for rank in ranks]
 
 
 def culprit_facts(run: Run | None, data: CollectorIncidentData, ranks: Iterable[int]) -> list[RankFacts]:
-    """Facts of culprits, each with where it is, or what ended it."""
+    """Facts about culprits: where each is, or what ended it."""
     errors = {one["rank"]: one["error"] for one in data["culprits"]}
     found = []
     for rank in ranks:
@@ -37,7 +37,7 @@ def culprit_facts(run: Run | None, data: CollectorIncidentData, ranks: Iterable[
 
 
 def is_known(run: Run | None, rank: int) -> bool:
-    """Return whether it is known where a rank is or how it ended, or whether nothing more will come from it."""
+    """Return whether it is known where a rank is or how it ended. True also if nothing more will come from it."""
     state = None if run is None else run.ranks.get(rank)
     return state is None or bool(state.stack or state.exception) or state.ended is not None
 

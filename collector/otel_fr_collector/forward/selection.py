@@ -1,4 +1,4 @@
-"""Selects the traces of incidents, for when not all traces are forwarded."""
+"""Selects the traces of incidents if not all traces are forwarded."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class HttpServer:
 
     Args:
         listener: a listening socket. `stop` closes it.
-        client_connections: connections from one client's address. Further ones are closed at once.
+        client_connections: connections from one client's address. Further connections are closed at once.
     """
 
     def __init__(

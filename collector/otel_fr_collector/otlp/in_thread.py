@@ -20,8 +20,8 @@ class _Refused(NamedTuple):
 async def decode_in_thread(decode: Callable[[], _T]) -> _T:
     """Run ``decode`` in a thread and return its result.
 
-    An error is raised anew outside the thread. The original error is part of a reference cycle through its traceback,
-    which would keep the request and everything decoded of it until the next garbage collection.
+    An error is raised again outside the thread. The original error is part of a reference cycle through its traceback.
+    This would keep the request and everything decoded from it until the next garbage collection.
 
     Raises:
         MalformedError, TooManyError, ValueError: ``decode`` has raised it.

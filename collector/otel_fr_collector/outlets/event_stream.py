@@ -97,7 +97,7 @@ class EventStream:
     def join(self, access: Access) -> Listener:
         """Add a listener. It receives all events until it is passed to `leave`.
 
-        If there are `MAX_LISTENERS`, the access with the most listeners loses its newest one.
+        If there are `MAX_LISTENERS`, the access with the most listeners loses its newest listener.
 
         Raises:
             TooManyListenersError: this access would then have as many listeners as the largest, or more.

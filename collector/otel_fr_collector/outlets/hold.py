@@ -38,7 +38,7 @@ class Hold:
         return [self._held.pop(key) for key in found]
 
     def resume(self, incidents: Iterable[Incident], now: float) -> list[Incident]:
-        """Continue incidents from before a restart, or of another collector. Return those that receivers know."""
+        """Continue incidents from before a restart or of another collector. Return those known to receivers."""
         passed = []
         for incident in incidents:
             if incident.resolved is not None:

@@ -34,7 +34,8 @@ PARALLEL = 16
 """Requests that are decoded and correlated at once. Requests with rank reports do not count: they are small, and alerts
 need them."""
 PARALLEL_REPORTS = 256
-"""Requests with rank reports that are decoded and correlated at once. Waiting ones can be ended for other tenants."""
+"""Requests with rank reports that are decoded and correlated at once. A waiting request can be ended for other
+tenants."""
 LARGE = 4 << 20
 """Requests larger than this, in bytes, are decoded one at a time: decoding takes as much memory again."""
 READ_SECONDS = 30.0
@@ -69,7 +70,7 @@ class Limits:
 
 
 class IncomingRequest:
-    """One request or control stream while it is in flight, which is until its context ends.
+    """One request or control stream. It is in flight until its context ends.
 
     Attributes:
         client: the client's address, without a port.

@@ -115,8 +115,8 @@ class AccessCheck:
 def _is_from_elsewhere(headers: Headers) -> bool:
     """Return whether a page of another site has made this request, which is neither GET nor HEAD.
 
-    Browsers send Sec-Fetch-Site, but only over TLS and to this machine itself (W3C, Fetch Metadata: "potentially
-    trustworthy" URLs). They send Origin with every such request. Programs send neither.
+    Browsers send Sec-Fetch-Site, but only over TLS or to the same machine (W3C, Fetch Metadata: "potentially
+    trustworthy" URLs). They send Origin with all requests other than GET and HEAD. Programs send neither.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:

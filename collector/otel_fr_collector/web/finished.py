@@ -32,7 +32,7 @@ MAX_DETAIL = 64 * 1024
 SHOW_SECONDS = 5.0
 """Seconds after which the line of a running job is written again for the other collectors."""
 SHOWN_AT_ONCE = 64
-"""Lines that are written at the same time; the others follow a second later."""
+"""Lines that are written at the same time. The others follow a second later."""
 _AT_END: dict[JobState, JobState] = {"incident": "failed", "slow": "silent"}
 """The state to keep for a run that is over: its open incidents are about to be resolved."""
 

@@ -178,7 +178,7 @@ def _waiting(wait: Wait) -> WaitingRanks:
 
 
 async def _members(run: Run, listed: list[int]) -> dict[str, set[int]]:
-    """Return, for each group that has some of these ranks, which ones it has."""
+    """Return the ranks of ``listed`` that each group has. Groups with none are left out."""
     wanted = set(listed)
     found: dict[str, set[int]] = {}
     looked_at = 0

@@ -30,7 +30,7 @@ _LEVEL = len(WORST)
 
 
 class NodeMap(NamedTuple):
-    """All hosts, first those whose ranks differ; and the ranks that differ, the worst first."""
+    """All hosts, and the ranks that differ, the worst first. Hosts whose ranks differ come first."""
 
     nodes: list[NodeRange]
     differing: list[int]

@@ -17,7 +17,7 @@ UNTOLD = "collective"
 
 
 class Call(NamedTuple):
-    """A call that a rank is in. ``group``: the group's id; ``seconds``: how long the rank has been in the call."""
+    """A call that a rank is in. ``group``: the group's id. ``seconds``: how long the rank has been in the call."""
 
     operation: str
     number: int
@@ -26,7 +26,7 @@ class Call(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A call in which ranks wait. ``ranks``: seconds, by rank; ``group``: the group's id."""
+    """A call in which ranks wait. ``ranks``: seconds, by rank. ``group``: the group's id."""
 
     operation: str
     number: int
