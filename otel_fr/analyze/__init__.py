@@ -5,7 +5,7 @@ builds the runs and their evidence, and `otel_fr.match` judges the newest run.
 
 `output` has one module for each form of the result, and `collectives` lists the calls of each collective for them.
 `notes` says what the files do not show, and `open_calls` finds the calls in flight if there is no fault. `report` is
-the result for programs and notebooks, and `frames` makes data frames of it. `tables` has the calls as columns, and
+the result for programs and notebooks, and `frames` turns it into data frames. `tables` has the calls as columns, and
 `assemble.clocks` aligns the ranks' times.
 
 ::

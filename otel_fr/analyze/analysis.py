@@ -78,7 +78,7 @@ class Analysis:
 
     @property
     def by_key(self) -> dict[str, Finding]:
-        """The findings by their keys; of several with the same, the first."""
+        """The findings by key. If several share a key, the first counts."""
         return {finding.key: finding for finding in reversed(self.findings)}
 
     @property
@@ -105,7 +105,7 @@ class Analysis:
 
     @property
     def unread(self) -> list[int]:
-        """`absent`, if there are files that could not be used: these may belong to the absent ranks."""
+        """The absent ranks if some files could not be used: those files may be theirs."""
         return self.absent if self.problems else []
 
     @property
@@ -121,8 +121,7 @@ class Analysis:
 
     @cached_property
     def older_faults(self) -> dict[int, Finding]:
-        """If no fault was found: index in `others` -> first fault, for the newest `MAX_OLDER` other runs that have
-        one."""
+        """If no fault was found: index in `others` -> first fault. Only the newest `MAX_OLDER` of them are judged."""
         if self.run is None or self.findings:
             return {}
         judged = {number: diagnose(other.evidence) for number, other in enumerate(self.others[:MAX_OLDER])}
@@ -193,7 +192,7 @@ class Analysis:
 
     @property
     def ras_lines(self) -> list[str]:
-        """What NCCL's RAS says of the communicators, as sentences."""
+        """What NCCL's RAS reports about the communicators, as sentences."""
         return ras_lines(self.run, self.ras)
 
     @classmethod
@@ -209,15 +208,15 @@ class Analysis:
     ) -> A:
         """Read folders of flight-recorder files (or single files) and judge the newest run in them.
 
-        No content of a file makes this raise: files that cannot be used are in `Analysis.problems`.
+        This never raises because of a file's content: files that cannot be used are in `Analysis.problems`.
 
         Args:
             path: one path, or several of the same job.
             prefix: only files whose name begins with it.
             workers: processes that share the reading of large folders.
             progress: called with (files read, number of files).
-            replica_size: number of ranks of a torchft replica. Its default group numbers the ranks from 0 in each
-                replica. None: the files are not torchft's.
+            replica_size: number of ranks in a torchft replica. The default group numbers the ranks of each replica
+                from 0. None: the files are not torchft's.
             nccl_inspector: folder with files of NCCL Inspector. None: look for them in ``path``.
 
         Raises:
@@ -258,19 +257,19 @@ load = Analysis.load
 
 
 def _check_can_be_read(path: Path) -> None:
-    """Raise FileNotFoundError or PermissionError if a path does not exist or may not be seen. Opens no file."""
+    """Raise FileNotFoundError or PermissionError if a path does not exist or cannot be accessed. Opens no file."""
     try:
         with os.scandir(path):
             pass
     except PermissionError:
         raise PermissionError(f"{path}: permission denied") from None
-    except OSError:  # also if it is a file
+    except OSError:  # no error if the path is a file
         if not os.path.exists(path):
             raise FileNotFoundError(f"{path}: no such file or folder") from None
 
 
 def _one_of_each_file(dumps: Sequence[Dump]) -> tuple[list[Dump], list[Problem]]:
-    """Each file once: folders may overlap. A link to another file in them may have the name of another rank's."""
+    """Keep each file once, because folders may overlap. A link that is named like another rank's file is a problem."""
     chosen: dict[str, Dump] = {}
     problems: list[Problem] = []
     for dump in sorted(dumps, key=lambda one: os.path.islink(one.path)):
@@ -281,16 +280,16 @@ def _one_of_each_file(dumps: Sequence[Dump]) -> tuple[list[Dump], list[Problem]]
 
 
 def _computed_run_id(run: Run) -> str:
-    """Compute the id of a run whose files do not name it, so that runs do not share incidents or traces."""
+    """Compute an id for a run whose files have none, so that runs do not share incidents or traces."""
     starts = [dump.entries[0].created_ns for dump in run.dumps if dump.entries]
     known = sorted(start for start in starts if start is not None)
     return identity.run_id("", 0, f"{known[0]}/{','.join(sorted(run.evidence.groups))}") if known else ""
 
 
 def _use_global_ranks(dump: Dump, replica_size: int) -> None:
-    """Translate the default group's ranks, which count within a replica, like ``torchfrtrace --transform-ft``."""
+    """Make the default group's ranks global, like ``torchfrtrace --transform-ft``: they count within a replica."""
     first = dump.rank // replica_size * replica_size
     for group in dump.groups.values():
         if group.description == DEFAULT_GROUP:
             group.ranks = tuple(rank + first for rank in group.ranks)
-            group.id = ""  # made from the members
+            group.id = ""  # `build_runs` computes it from the members

@@ -30,7 +30,7 @@ class KindKey(NamedTuple):
     """Calls that are counted together.
 
     Attributes:
-        group: description of the groups, or ``"8 ranks"``.
+        group: description of the groups, or ``"8 ranks"`` if they have none.
         size: bytes of the inputs. None: not known.
         is_on_device: the durations were measured on devices.
     """
@@ -45,7 +45,8 @@ class CallTimes(NamedTuple):
     """Completed collectives of all ranks whose durations are known. Each column has one value per call.
 
     Attributes:
-        dump, position: index of the file in ``Run.dumps``, and of the call in the file.
+        dump: index of the file in ``Run.dumps``.
+        position: index of the call in the file.
         group: index in ``Run.evidence.groups``.
         sequence: sequence number.
         kind: index of the call's `KindKey`.
@@ -76,7 +77,7 @@ class _CallKind(NamedTuple):
 
 
 def call_times(run: Run) -> tuple[CallTimes, list[KindKey]]:
-    """The calls, rank by rank, oldest first."""
+    """Return the calls, rank by rank, oldest first, and their kinds."""
     groups = list(run.evidence.groups.values())
     index = {group.id: number for number, group in enumerate(groups)}
     titles = [f"{len(one.ranks)} ranks" if one.description in UNDESCRIBED else one.description for one in groups]
@@ -135,7 +136,7 @@ def durations(dump: Dump) -> Floats:
     if entries.duration is None:
         took[seen] = np.nan
     else:
-        # If the device's times are not known, otel-fr's files have the moment at which the end was noticed.
+        # If the device's times are not known, otel-fr's files contain the time at which the end was noticed.
         is_seen_late = np.abs(entries.duration - took) < _SAME
         took[seen] = np.where(is_seen_late, np.nan, entries.duration)[seen]
     return took

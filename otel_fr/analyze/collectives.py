@@ -27,10 +27,10 @@ class Collective:
     """One collective, or one send with its receive.
 
     Attributes:
-        name: the `Finding.key` that a fault in the collective has.
+        name: the `Finding.key` of a fault in this collective.
         stream: ``"collective"``, ``"p2p"``, ``"monitored_barrier"`` or ``"group"``.
         sequence_id: its number within (group, stream). For p2p, the lowest rank's own number.
-        members: the global ranks that must join. Empty: not known, or no rank must, as when ranks destroy the group.
+        members: the global ranks that must join. Empty: not known, or none must, as in destroying the group.
         calls: rank -> its calls as recorded (`Entry`). Only a coalesced batch has more than one.
     """
 

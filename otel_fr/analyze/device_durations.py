@@ -1,8 +1,8 @@
 """How long devices executed calls, from files of NCCL Inspector, joined with the calls of the flight-recorder files.
 
-The process of each file is a rank. A communicator belongs to the process group with the same ranks in the same order.
-A call's sequence number is found by counting, if the rank's file has all calls of the group. No verdict is based on
-this.
+Host and pid show which rank wrote a file. A communicator belongs to the process group with the same ranks in the same
+order. Counting yields a call's sequence number if the rank's file contains all calls of the group. No verdict is based
+on this.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from otel_fr.presentation import count_text, group_text
 from otel_fr.sizes import size_text
 
 MAX_BYTES = 128 << 20
-"""Bytes that are read of all files together, the newest part of each. A megabyte has 2,000 to 5,000 calls."""
+"""Bytes read from all files together: the newest part of each. A megabyte holds 2,000 to 5,000 calls."""
 LEAST_BYTES = 64 << 10
-"""Bytes that are read of each file, however many there are."""
+"""Bytes read from each file even if there are very many."""
 
 
 class JoinedCall(NamedTuple):
@@ -61,8 +61,8 @@ class Durations:
 
     Attributes:
         group: None: it is not known which group the communicator belongs to.
-        communicator, communicator_name: id and name. "" if the group is known, because it may have several
-            communicators, or if there is no name.
+        communicator, communicator_name: id and name. Both are "" if the group is known, because a group may have
+            several communicators. The name is also "" if there is none.
         members: number of ranks in the communicator.
         ranks: rank -> mean seconds of a call on its device. Ranks are global, or within the communicator if ``group``
             is None.
@@ -119,7 +119,7 @@ class DeviceDurations:
 
     Attributes:
         calls: every call.
-        summary: the calls by group or communicator, operation and size, those that took the most time first.
+        summary: the calls by group or communicator, operation and size, most time first.
         notes: what was left out, as sentences.
     """
 
@@ -170,7 +170,7 @@ def _rank(processes: _Processes, communicator: Communicator) -> int | None:
 
 
 def _owners(run: Run, processes: _Processes, communicators: Iterable[Communicator]) -> dict[str, Group]:
-    """The group of each communicator for which only one is possible. If groups have equal ranks, the name decides."""
+    """Communicator id -> group, if only one group fits. If several groups have the same ranks, the name decides."""
     members: dict[str, dict[int, int]] = defaultdict(dict)
     about: dict[str, Communicator] = {}
     for one in communicators:
@@ -197,7 +197,7 @@ def _sequence_ids(
 ) -> dict[int, int]:
     """Position in ``calls`` -> sequence number, for ranks whose file has every call of the group.
 
-    The sizes of all calls must agree. NCCL also counts replays of CUDA graphs, so its counts may differ.
+    The sizes of all calls must agree, because NCCL also counts replays of CUDA graphs, which the file does not contain.
     """
     communicators = Counter(group.id for group in group_of.values())
     of_rank = {(dump.rank, id_): (dump, key) for dump in run.dumps for key, id_ in run.ids[dump.rank].items()}

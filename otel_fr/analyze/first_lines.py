@@ -15,7 +15,7 @@ from otel_fr.match.texts.hints import MAX_CULPRITS, MAX_PEERS, first_line_texts
 from otel_fr.stacks import Lines
 
 MIN_RANKS: Final = 3
-"""Ranks of a group that are needed to say which one differs from most, if there is no fault."""
+"""Without a fault, a group needs this many ranks to show which one differs from most."""
 
 
 def with_first_lines(run: Run, finding: Finding) -> Finding:

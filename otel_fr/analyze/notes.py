@@ -24,7 +24,7 @@ class NoteKind(Enum):
     OPEN_COLLECTIVE = auto()
     """A collective that may be blocked or still running (`otel_fr.match.open_questions`)."""
     ELSEWHERE = auto()
-    """A rank's last calls were at other lines than most of its group's. It is not known whether that does harm."""
+    """A rank's last calls were at other lines than most of its group's. This may be harmless."""
 
 
 @dataclass(frozen=True, slots=True)

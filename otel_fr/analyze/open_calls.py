@@ -1,4 +1,4 @@
-"""Calls in flight when the files were written, for the case that no fault was found: what may be wrong, and where."""
+"""If no fault was found: what calls that were in flight when the files were written show about a possible fault."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class OpenCalls:
     Attributes:
         count: how many there are.
         ranks: the ranks that made them.
-        oldest: the oldest call, and since when it is in flight, as text.
-        suspects: the ranks for which the calls may wait, those with the strongest reason first.
-        missing: the evidence that would decide, as sentences.
+        oldest: the oldest call as text, with its age or the time at which it was enqueued.
+        suspects: the ranks for which the calls may wait, strongest reason first.
+        missing: the missing evidence that would decide, as sentences.
     """
 
     count: int
@@ -43,11 +43,10 @@ class OpenCalls:
 
 
 def long_open_calls(run: Run) -> OpenCalls | None:
-    """Find calls that may have been in flight for the stall time, on ranks that have not ended well. None: none.
+    """Find calls that may have been in flight for the window or longer, on ranks without a clean end. None: none.
 
-    A call of unknown age that another rank has completed does not count if it was enqueued just before the file was
-    modified: it only lags. If a recorder does not record completions, and all members have joined all calls, none
-    counts.
+    A call of unknown age does not count if another rank has completed it and it was enqueued just before the file was
+    modified: it only lags. If no recorder records completions, and all members have joined all calls, no call counts.
     """
     evidence = run.evidence
     states = (CallState.IN_FLIGHT,) if run.has_completions else UNENDED

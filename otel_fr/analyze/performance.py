@@ -30,7 +30,7 @@ class Kind:
         ranks: number of ranks that made such calls.
         seconds: time from enqueueing the calls to their ends, or on the devices.
         measured: number of calls whose waits are known.
-        wait, transfer: seconds of the measured calls that were waiting and transfer.
+        wait, transfer: seconds that the measured calls spent waiting and transferring.
     """
 
     key: KindKey
@@ -62,7 +62,7 @@ class Slowest:
     """The rank that others waited for again and again.
 
     Attributes:
-        before: line of the call before which the rank lost most of that time. "": not known.
+        before: line of the call before which the rank lost the most time. "": not known.
         after: line of the rank's previous call. "": not known.
     """
 
@@ -78,9 +78,9 @@ class Performance:
 
     Attributes:
         seconds: time that the files cover, as the mean over the ranks. 0: no file has times.
-        in_flight: share of `seconds` in which a call was in flight: at most this share of the communication is exposed.
+        in_flight: share of `seconds` in which a call was in flight: exposed communication takes at most this share.
             None: there are calls on devices.
-        kinds: the kinds of calls, those that took the most time first.
+        kinds: the kinds of calls, most time first.
         slowest: None: no rank is the slowest again and again.
         waited_for: rank -> seconds for which half of a group waited for it, when it came last.
     """
@@ -131,7 +131,7 @@ class _Measured:
         self.kinds = [self._kind(number, key) for number, key in enumerate(keys)]
         self.slowest: list[Slowest] = []
         self.waited_for: dict[int, float] = defaultdict(float)
-        # By group, sequence number and rank.
+        # The calls by group, sequence number and rank.
         self._order = np.lexsort((calls.dump, calls.sequence, calls.group))
 
     def _kind(self, number: int, key: KindKey) -> Kind:

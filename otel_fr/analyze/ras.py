@@ -1,4 +1,4 @@
-"""What NCCL's RAS says of the communicators of a run, as sentences. They are shown; no verdict is based on them."""
+"""What NCCL's RAS reports about the communicators of a run, as sentences. No verdict is based on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_fr.dumps.model import Problem
 from otel_fr.dumps.nccl_ras import RasAnswer
 
 MAX_FILES = 64
-"""Answers that are read. One is enough."""
+"""Most answers that are read. One is enough."""
 
 
 def read_answers(path: Path) -> tuple[list[RasAnswer], list[Problem]]:

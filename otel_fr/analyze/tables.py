@@ -66,7 +66,7 @@ def call_chunks(run: Run) -> Iterator[Chunk]:
 
 
 def empty_chunk() -> Chunk:
-    """The columns without a row."""
+    """The columns without rows."""
     kinds: dict[Kind, type] = {"integer": np.int64, "number": np.float64, "time": np.int64}
     return {name: np.zeros(0, kinds.get(kind, object)) for name, kind in CALL_COLUMNS.items()}
 
@@ -119,7 +119,7 @@ def _columns(rank: int, entries: Entries, groups: dict[str, Group]) -> Chunk:
 
 
 def _through(table: Sequence[object], column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The values to which a column of indices refers, as objects that rows share. UTF-8 can encode their text."""
+    """Replace the indices in a column by their values in a table. Rows share values; texts can be encoded as UTF-8."""
     values = np.empty(max(len(table), 1), object)
     for index, value in enumerate(table):
         values[index] = encodable(value) if isinstance(value, str) else value

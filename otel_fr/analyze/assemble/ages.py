@@ -13,7 +13,7 @@ def young_calls(dump: Dump, window: float) -> dict[int, float]:
     """Record -> age in seconds of the calls that were enqueued within ``window`` seconds before the file was written.
 
     PyTorch's files do not say when they were written, so the file's modification time is used. Copying a file makes
-    that later: ages then become unknown, but no call ever looks younger than it is.
+    this time later: ages then become unknown, but no call ever looks younger than it is.
     """
     created = dump.entries.created
     if created is None or not dump.modified_ns:
@@ -28,7 +28,7 @@ def young_calls(dump: Dump, window: float) -> dict[int, float]:
 def since(dump: Dump, entry: Entry) -> float | None:
     """Seconds from enqueueing a call to writing the file. None: not known.
 
-    `Entry.age` does not say this for a call that its device has not begun: there it is 0.
+    `Entry.age` is 0 for a call that its device has not begun.
     """
     written = dump.integer("written_at")
     return None if written is None or entry.created_ns is None else max(0.0, (written - entry.created_ns) / 1e9)

@@ -1,4 +1,4 @@
-"""Separates files that do not name their run, if attempts and jobs have files in one folder or in neighbouring ones."""
+"""Divides files that do not name their run, if several attempts or jobs share a folder or use neighbouring ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _unused(dump: Dump, chosen: dict[int, Dump]) -> Problem:
 
 
 def replaced(dump: Dump, other: Dump) -> Problem:
-    """The file is not used, because of another one of the same rank."""
+    """The problem of a file that is not used because the same rank has a better one."""
     return Problem(dump.path, f"not used: {other.path} is a newer or fuller file of rank {dump.rank}")
 
 
@@ -61,7 +61,7 @@ def _sets(dumps: Sequence[Dump]) -> list[_Set]:
         folder, name = os.path.split(dump.path)
         alike = _without_rank(name, dump.rank)
         where = folder if _NUMBER.search(name) else _NUMBER.sub("#", folder)
-        # The same rank twice ("trace_0", "trace_00"): two sets.
+        # If a rank occurs twice ("trace_0", "trace_00"), there are two sets.
         turn = 0
         while any(other.rank == dump.rank for other in found.get((where, alike, turn), ())):
             turn += 1

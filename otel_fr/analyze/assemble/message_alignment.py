@@ -53,7 +53,7 @@ def shared_collectives(dump: Dump, groups: Table[str]) -> SharedCollectives:
     """A file's collectives. Empty if messages between them may be missing.
 
     Args:
-        groups: numbers groups, with the same number in all files.
+        groups: gives each group a number, which is the same for all files.
     """
     if not dump.gapless:
         return SharedCollectives(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -70,9 +70,9 @@ def align(
     """Number the sends and receives of a pair. None: the files do not show which belong together.
 
     If both files contain every call, the first send belongs to the first receive. Otherwise the collectives that both
-    ranks recorded are used. If any two of them have equally many sends and receives between them, the messages before
-    and after each belong together. A receive that completed before its send was enqueued refutes that: the calls may
-    straddle a collective, or one file is older.
+    ranks recorded are used. If there are as many sends as receives between any two of them, the messages before and
+    after each collective belong together. A receive that completed before its send was enqueued refutes that: the
+    calls may straddle a collective, or one file is older.
 
     Without such collectives only the calls in flight are paired, and only if both sides have equally many: otherwise
     the peer's call may have completed and been overwritten.

@@ -48,7 +48,7 @@ def _to_global_ranks(dump: Dump, messages: Messages) -> int:
         if peer is None:
             from_anybody = signature.operation == "recv" and dump.source == "pytorch"
             if signature.operation == operation_names.COALESCED:
-                # The end of a batch whose members are lost. It matters only if it has not completed.
+                # The end of a batch whose calls are lost. It matters only if it has not completed.
                 which = which[messages.entries.state[which] != COMPLETED]
             unknown += 0 if from_anybody else len(which)
             return signature
@@ -63,7 +63,7 @@ def _to_global_ranks(dump: Dump, messages: Messages) -> int:
 
 
 def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tuple[dict[_Receiver, int], list[str]]:
-    """Pair receives from any source with the only rank that sends to the receiver. Others are not judged.
+    """Name the sender of receives from any source if only one rank sends to the receiver. Others are not judged.
 
     Returns:
         Receiver -> its only sender, and sentences about what remains undecided.
@@ -216,7 +216,7 @@ def _may_have_ended(own: Messages, positions: Indices) -> Mask:
 def _joined(sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> tuple[Indices, Indices]:
     """Join sends and receives by their numbers: those at the same position belong together.
 
-    A recorder may have restarted its count.
+    Numbers may repeat, because a recorder may have restarted its count.
     """
     sends, receives = sends[sender.number[sends] >= 0], receives[receiver.number[receives] >= 0]
     _, here, there = np.intersect1d(sender.number[sends], receiver.number[receives], return_indices=True)

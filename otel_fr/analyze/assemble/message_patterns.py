@@ -1,4 +1,4 @@
-"""Finds messages that ranks made equally often in each step, from their files."""
+"""Finds in the files which messages a rank made equally often in each step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from otel_fr.match.model import MessagePattern, Rank
 def note_patterns(
     dumps: Sequence[Dump], found: Sequence[Messages], ids: Mapping[int, Mapping[str, str]], ranks: Mapping[int, Rank]
 ) -> None:
-    """Set `Rank.patterns` of ranks that are the other end of a message in flight. No rule needs those of others."""
+    """Set `Rank.patterns` of ranks that are the other end of a message in flight. No rule needs other patterns."""
     awaited = {peer for own in found for peer in _peers_in_flight(own)}
     for dump, own in zip(dumps, found, strict=True):
         if dump.rank in awaited:

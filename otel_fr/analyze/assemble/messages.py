@@ -27,8 +27,8 @@ class Messages:
     """The sends and receives of one file.
 
     Attributes:
-        entries: the calls, oldest first, with global peers. If a call's counterpart cannot be determined, it is marked
-            as a receive from any source, or as a send to a rank that receives from any source. It is not judged.
+        entries: the calls, oldest first, with global peers. A call whose counterpart cannot be determined is marked as
+            a receive from any source, or as a send to a rank that receives from any source. It is not judged.
         number: the number of each entry within its `Pair`. `NONE`: not known.
         decided: True for entries that the match engine need not see.
     """

@@ -1,6 +1,6 @@
 """Recognises files that contain only calls in flight. Calls that are not in such a file have completed.
 
-Recorders can leave out completed calls (PyTorch's ``onlyActive``, which NVRx uses). Such a file does not say so, but
+Recorders can leave out completed calls (PyTorch's ``onlyActive``, which NVRx uses). The file does not say so, but
 these facts show it:
 
 * A recorder overwrites its oldest entries, so the record ids in a complete file have no gaps.
@@ -22,11 +22,11 @@ SMALLEST_BUFFER = 100
 def complete_open_only(dumps: Sequence[Dump]) -> list[Dump]:
     """Recognise the files of a run that contain only calls in flight, and set the progress that follows from that.
 
-    If a group has calls in flight, every collective before the oldest one has completed. If it has none, all that the
-    rank enqueued have completed; their number is not known unless the file says it.
+    If a group has calls in flight, every collective before the oldest one has completed. If it has none, all
+    enqueued collectives have completed; their number is not known unless the file contains it.
 
     Returns:
-        These files. Empty unless all files of the recorder are of this kind.
+        These files. Empty unless all of PyTorch's files are of this kind.
     """
     own = [dump for dump in dumps if dump.source == "pytorch"]
     if not own or not all(dump.all_open for dump in own) or not _has_left_out(own):
@@ -49,5 +49,5 @@ def _has_left_out(dumps: Sequence[Dump]) -> bool:
     later = [dump for dump in dumps if dump.recorded and int(dump.entries.record.min()) > 0]
     fewest, most = min(dump.recorded for dump in dumps), max(dump.recorded for dump in dumps)
     if fewest == 0:
-        return bool(later)  # had a rank enqueued nothing, the others could not have come so far
+        return bool(later)  # if a rank had enqueued nothing, the others could not have come so far
     return any(not dump.gapless or dump.recorded < max(most, SMALLEST_BUFFER) for dump in later)

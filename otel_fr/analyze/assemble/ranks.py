@@ -88,7 +88,7 @@ def note_ends(
 ) -> None:
     """Set `Rank.ended_for`: the seconds from a rank's end to the writing of the newest file.
 
-    A monitor writes a file when its rank ends.
+    A monitor writes its rank's file when the rank ends.
 
     Args:
         ids, groups: as in `clock_offsets`.
@@ -164,7 +164,7 @@ def _idle(dump: Dump) -> float | None:
 
 
 def number(value: object) -> float | None:
-    """Return a fact as a number of seconds. None: it is not one."""
+    """Return a fact as a number of seconds. None: it is not a plausible number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12:
         return float(value)
     return None

@@ -46,8 +46,8 @@ class RunColumns:
         """For each file, the mask of entries that the match engine need not see. Nearly all entries are of this kind.
 
         They belong to collectives that every member completed with the same signature. If a backend does not show when
-        calls end, a collective that every member has joined counts as completed, as in the collector: a rank in it may
-        wait in any later call.
+        calls end, a collective that every member has joined counts as completed, as in the collector: its
+        ranks may already wait in a later call.
         """
         entries = [dump.entries for dump in self._dumps]
         which = [(e.stream == COLLECTIVE) & (g >= 0) for e, g in zip(entries, self.group, strict=True)]
@@ -108,7 +108,7 @@ class RunColumns:
 
 
 def showing_begins(dumps: Iterable[Dump]) -> frozenset[str]:
-    """The backends whose recorder shows when devices begin calls: it shows that for some call in these files."""
+    """The backends for which these files show, for at least one call, when the device began it."""
     found: set[str] = set()
     for dump in dumps:
         entries = dump.entries

@@ -55,12 +55,12 @@ class Run:
 
     @property
     def session(self) -> int:
-        """In how many earlier runs the run's processes took part: the highest number of any process."""
+        """How many earlier runs the processes took part in. If they differ, the highest number."""
         return max((dump.integer("session") or 0 for dump in self.dumps), default=0)
 
     @property
     def has_completions(self) -> bool:
-        """Some files record which calls completed."""
+        """Whether some files record which calls completed."""
         return any(dump.has_completions for dump in self.dumps)
 
     def clock_offsets(self) -> dict[int, int]:
@@ -68,7 +68,7 @@ class Run:
         return clock_offsets(self.dumps, self.ids, self.evidence.groups)
 
     def __repr__(self) -> str:
-        """Names the run. Its calls would fill a thousand screens."""
+        """Name the run without its calls, which would fill a thousand screens."""
         ranks = ranks_text(dump.rank for dump in self.dumps)
         return f"<Run of job {self.job!r}, attempt {self.attempt}: {len(self.dumps)} files of {ranks}>"
 
@@ -77,7 +77,7 @@ def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
     """Make one `Run` for each run in the files, newest first.
 
     Processes may begin several runs in one attempt. An earlier run counts as older even if its file was written last: a
-    rank that has not reached the next run still writes there.
+    rank that has not reached the next run still writes to it.
 
     Files of PyTorch and torchcomms do not name their run. `file_sets.split` assigns them, and their runs come last. If
     a rank has several files in one run, the newest is used, and a problem is returned for each of the others.
@@ -110,7 +110,7 @@ def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
 
 
 def _add_not_yet_here(run: Run, before: Run) -> None:
-    """Find ranks without a file in the run that have one in the run before, which had the same processes."""
+    """Add ranks that have a file in the run before but not in this one: their processes have not come to it yet."""
     evidence = run.evidence
     ranks = dict(evidence.ranks)
     here = {dump.rank: ranks[dump.rank] for dump in run.dumps}
@@ -154,7 +154,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     if not has_completions:
         notes.append(Note(NoteKind.NO_COMPLETIONS, "the recorder does not record which calls completed"))
     stall = max((number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
-    window = STALL_SHARE * (stall or DEFAULT_STALL_SECONDS)  # as old as a file is that a stall has caused
+    window = STALL_SHARE * (stall or DEFAULT_STALL_SECONDS)  # a monitor writes its file this long after a stall begins
     calls: list[Call] = []
     ranks: dict[int, Rank] = {}
     columns = RunColumns(dumps, ids, groups)
@@ -162,7 +162,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     for dump, of_rank, decided in zip(dumps, messages, columns.decided(), strict=True):
         ranks[dump.rank] = rank_of(dump, own := ids[dump.rank])
         if dump.partial and not any(info.ranks for info in dump.groups.values()):
-            # Its groups are known only from its calls, and some were overwritten: it may have used others.
+            # The file's groups are known only from its calls, and some were overwritten: the rank may have used others.
             unseen = [id_ for id_, group in groups.items() if dump.rank in group.ranks]
             ranks[dump.rank].progress = {**{id_: Progress() for id_ in unseen}, **ranks[dump.rank].progress}
         calls.extend(_calls(dump, of_rank, own, decided, has_completions, showing, young_calls(dump, window)))
@@ -204,7 +204,7 @@ def _groups(dumps: Sequence[Dump]) -> tuple[dict[str, Group], dict[int, dict[str
     for dump in dumps:
         for key, info in dump.groups.items():
             if not info.ranks:
-                # The file does not list its members; every rank that recorded calls of it is one.
+                # Its members are not listed: all ranks for the default group, else those that recorded its calls.
                 everybody = {other.rank for other in dumps} if info.description == DEFAULT_GROUP else {dump.rank}
                 seen.setdefault(key, set()).update(everybody)
     groups: dict[str, Group] = {}
@@ -240,7 +240,7 @@ def _calls(
         young: the result of `young_calls`.
     """
     entries, pairs = dump.entries, messages.entries
-    newest = int(entries.record[~destroys(dump)].max(initial=-1))  # the engine sets those aside
+    newest = int(entries.record[~destroys(dump)].max(initial=-1))  # the engine sets destroying calls aside
     is_over = bool(decided[entries.record == newest].any() or messages.decided[pairs.record == newest].any())
     wanted = np.flatnonzero((entries.stream != P2P) & (~decided | (entries.record == newest)))
     found: list[Call] = []
@@ -249,11 +249,11 @@ def _calls(
         if group is None:
             continue
         state = entry.seen_state(has_completions)
-        if is_over and entry.record == newest and state is CallState.UNKNOWN:  # the peers' calls are not taken
+        if is_over and entry.record == newest and state is CallState.UNKNOWN:  # the peers' calls are left out
             state = CallState.COMPLETED
         queued: bool | None = entry.started_ns is None and entry.stream == "collective"
         on_device = state is CallState.IN_FLIGHT and ends_are_seen(entry.backend)
-        # Where otel-fr knows it, a call in flight that its device has not begun has no age.
+        # In otel-fr's files, a call in flight that its device has not begun has the age 0.
         is_told = entry.age == 0.0 if on_device and dump.source == "otel-fr" else entry.backend in showing
         if queued and not is_told:
             queued = None if on_device else False

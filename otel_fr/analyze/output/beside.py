@@ -35,7 +35,7 @@ def beside(analysis: Analysis) -> list[tuple[str, list[str]]]:
 
 
 def slowest_text(found: Performance) -> str:
-    """``"the others waited 70 % of the time for rank 3, before its call at train.py:44 step"``; "" if for none."""
+    """``"the others waited 70 % of the time for rank 3, before its call at train.py:44 step"``, or ""."""
     one = found.slowest
     if one is None:
         return ""
@@ -47,7 +47,7 @@ def slowest_text(found: Performance) -> str:
 
 
 def sentences(found: Performance) -> list[str]:
-    """Sentences about the kinds of calls, most time first, about the rank that others wait for, and about exposure."""
+    """Sentences about the kinds of calls, most time first, the ranks that came last, and exposed communication."""
     if not found.kinds:
         return []
     lines = [_kind_text(kind, found) for kind in found.kinds[:MAX_KINDS]]
@@ -140,7 +140,7 @@ def _pairs(ours: Performance, theirs: Performance) -> list[tuple[Kind, Kind]]:
 
 
 def _pace(pairs: list[tuple[Kind, Kind]], ours: Performance, theirs: Performance) -> float:
-    """Calls per second of the run, divided by those of the other run: the median over the kinds."""
+    """The run's calls per second divided by the other run's: the median over the kinds."""
     return median((mine.each / ours.seconds) / (others.each / theirs.seconds) for mine, others in pairs)
 
 

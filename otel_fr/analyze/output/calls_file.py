@@ -1,6 +1,6 @@
 """``--output`` to .csv or .parquet: one table, the calls, with the columns of ``to_pandas()["calls"]``.
 
-Written file by file, so that memory does not grow with the job.
+The calls are written file by file, so that memory does not grow with the job.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from otel_fr.presentation import group_name
 from otel_fr.stacks import site_of
 
 SERVICE = "otel-fr analyze"
-"""``service.name`` of the traces if the files do not have the job's."""
+"""``service.name`` of the traces if the files do not contain the job's."""
 
 BATCH = 500
 """Spans of one request. A span is about 1 KB, and servers accept 4 MB at a time."""
@@ -158,7 +158,7 @@ def _spans(dumps: dict[int, Dump], collective: Collective, root: Span) -> list[t
 
 
 def _span(entry: Entry, rank: int, collective: Collective, root: Span) -> Span:
-    """The span of one rank's call. If a time is not known, it is the incident's. A call in flight ends with it."""
+    """The span of one rank's call. An unknown start is the incident's. A call in flight ends with the incident."""
     start = moment(entry.created_ns) or root.start_time_unix_nano
     took = 0 if entry.duration is None else int(max(0.0, min(entry.duration, 1e9)) * 1e9)
     end = moment(entry.ended_ns) or (

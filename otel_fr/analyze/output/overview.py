@@ -33,7 +33,7 @@ MAX_FOLLOWED = 6
 """Consequences of a fault that are shown."""
 
 MAX_PLACED = 4
-"""Culprits whose processes are shown. If there are more, they share one line for each call site."""
+"""Most culprits whose processes are shown. If there are more, the culprits at a call site share a line."""
 
 MAX_PLACE_FRAMES = 8
 """Innermost frames that are shown where ranks share a stack."""
@@ -108,7 +108,7 @@ class Grid:
 
 
 def causes(analysis: Analysis) -> list[Finding]:
-    """The findings that are not consequences of another."""
+    """The findings that are not consequences."""
     return [finding for finding in analysis.findings if finding.caused_by is None]
 
 
@@ -227,7 +227,7 @@ def evidence(analysis: Analysis, view: View) -> list[tuple[str, list[str]]]:
 
 
 def other_runs(analysis: Analysis) -> list[str]:
-    """Sentences about the other runs. If the newest run has no fault, each has its first fault."""
+    """Sentences about the other runs. If the newest run has no fault, they contain the older runs' first faults."""
     faults, texts = analysis.older_faults, []
     for number, one in enumerate(analysis.others):
         where = f"{count_text(len(one.dumps), 'file')} in {os.path.dirname(one.dumps[0].path) or '.'}"

@@ -40,10 +40,9 @@ MAX_LANES = 24
 MAX_ARROWS = 4_096
 MAX_FRAMES = 16
 _TAIL = 0.02
-"""Share of the trace by which calls in flight extend beyond the last known event, if no file says when it was
-written."""
+"""Share of the trace by which calls in flight extend beyond the last known event or the writing of the last file."""
 _STEP = 1_000_000
-"""Nanoseconds that a call takes if files have no times."""
+"""Nanoseconds that a call takes if no file has times."""
 _FIRST_THREAD = 1 << 31
 """First id of threads. It is above every process id, so that no thread is taken for a process's main thread."""
 _VERDICT = 1 << 30
@@ -335,7 +334,7 @@ class _Lanes:
 
 
 def _times(entries: Entries, each: int) -> Iterator[Any]:
-    """The valid times of enqueueing and of the end of the newest calls."""
+    """The valid times at which the newest calls were enqueued, then those at which they ended."""
     for column in (entries.created, entries.ended):
         yield np.zeros(0, np.int64) if column is None else column[-each:][valid(column, len(entries))[-each:]]
 

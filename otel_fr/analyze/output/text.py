@@ -22,7 +22,7 @@ _VERDICTS = {HEALTHY: "no_fault", FAULT: "fault", UNUSABLE: "no_file", UNDECIDED
 
 _MAX_STACK_LINES = 40
 _MAX_APART = 8
-"""Ranks whose values are shown on one line each. If there are more, there is one line per value."""
+"""Most ranks whose values have a line each. If there are more ranks, each value has a line."""
 
 Line = tuple[str, str]
 """(style, text). The style is "", verdict, healthy, undecided, culprit, waiting, value, title or stack."""

@@ -20,9 +20,9 @@ from otel_fr.match.facts.instances import InstanceKey
 _LONGEST = 1e9
 """Longest duration that is drawn for a call, in seconds: files may contain any number."""
 MAX_RANKS = 1024
-"""Rows at most. Culprits and waiting ranks come first."""
+"""Most rows. Culprits and waiting ranks come first."""
 MAX_CALLS = 40_000
-"""Bars of all rows together."""
+"""Most bars in all rows together."""
 MAX_STACKS = 500
 _MIN_EACH, _MAX_EACH = 8, 256
 _MAX_FRAMES = 16
@@ -117,7 +117,7 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
 
 
 def _columns(bars: Mapping[int, list[_Bar]]) -> dict[InstanceKey, int]:
-    """A column for each collective, after the columns of all calls that its ranks made before it.
+    """Give each collective a column after the columns of all calls that its ranks made before it.
 
     If ranks disagree about the order (a swapped pair, a deadlock), the collective that was seen first comes first.
     """
