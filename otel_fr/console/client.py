@@ -31,7 +31,7 @@ STREAM_TIMEOUT = urllib3.Timeout(connect=5.0, read=40.0)
 
 
 class LateRank(TypedDict):
-    """The rank that others wait for most: seconds on average, and the share of their time."""
+    """The rank that others wait for most. ``seconds``: how late it is on average. ``waited``: share of their time."""
 
     rank: int
     seconds: float
@@ -147,8 +147,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, again: bool = False) -> No
     """Add the options for the collector's address, token and certificate authority.
 
     Args:
-        again: the parser belongs to a subcommand whose command has these options, too. Values given before the
-            subcommand then count.
+        again: True for a subcommand if its command has these options, too. Values given before the subcommand then
+            count.
     """
 
     def default(value: str | None) -> str | None:
@@ -179,7 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, again: bool = False) -> No
 class Client:
     """A client of one collector.
 
-    Its methods raise CollectorError if the collector cannot be reached, refuses the request, or answers something else.
+    Its methods raise CollectorError if the collector cannot be reached, refuses the request, or is not a collector.
 
     Args:
         url: base URL, with any path prefix that a proxy adds.
@@ -260,7 +260,7 @@ class Client:
         return self._one(f"jobs/{quote(key, safe='')}/stacks", AskedRanks, "POST")["asked"]
 
     def stacks(self, key: str) -> AskedStacks | None:
-        """The stacks that have come by now. None: nobody has asked lately. ``key``: as in `ask_stacks`."""
+        """The stacks received so far. None: nobody has asked lately. ``key``: as in `ask_stacks`."""
         return self._one_if_there(f"jobs/{quote(key, safe='')}/stacks", AskedStacks)
 
     def advice(self, job: str, attempt: int, run_id: str) -> Advice | None:
@@ -294,7 +294,7 @@ class Client:
     def changes(self) -> Iterator[ChangeEvent | None]:
         """Yield the incident changes of the live stream until the collector ends it. None stands for any other event.
 
-        The stream begins with another event. Its item shows that no later change will be missed.
+        The stream begins with such another event. After its item, no change is missed.
 
         Raises:
             CollectorError: the stream cannot be opened, or has broken.

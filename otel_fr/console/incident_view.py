@@ -22,7 +22,7 @@ INDENT = (0, 0, 0, 2)
 
 
 def plain_text(shown: RenderableType, console: Console) -> str:
-    """The text that the console would show, for a pipe: lines are not padded."""
+    """The text that the console would show, without padding, for a pipe."""
     with console.capture() as captured:
         console.print(shown)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _refuse(parser: argparse.ArgumentParser, refuse: Callable[[str], NoReturn], message: str) -> NoReturn:
-    """Report a usage error. For an id that is given alone, which argparse calls an invalid choice, say what to type."""
+    """Report a usage error. argparse calls an id without ``show`` an invalid choice: say what to type instead."""
     found = _NO_ACTION.search(message)
     if found is None:
         refuse(message)

@@ -44,9 +44,9 @@ RATES = ("COLL/S", "BUS", "WAIT")
 GAP = 2
 """Spaces between two columns."""
 MAX_RUN, MAX_HOSTS = 8, 3
-"""Characters of a run's id, and hosts, that distinguish runs of the same name."""
+"""Characters of a run's id, and number of hosts, that are shown to distinguish runs of the same name."""
 MAX_GROUPS = 16
-"""Lines about ranks that do the same. More are only counted."""
+"""Most lines of a section. Further lines are only counted."""
 
 
 def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], width: int) -> Table:

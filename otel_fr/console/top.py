@@ -163,7 +163,7 @@ class _Top:
                         key = keys.wait(0)
 
     def _refresh(self) -> None:
-        """Ask the collector again and again. Runs in a thread, so that keys never wait for it."""
+        """Ask the collector again and again, in a thread, so that keys never wait for its answers."""
         while not self._is_over:
             place = self._place
             try:
