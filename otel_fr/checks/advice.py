@@ -48,7 +48,7 @@ def find(job: str, seconds: float, seen: str, env: Mapping[str, str] = os.enviro
 
     Args:
         seconds: longest time to ask.
-        seen: run id of the last answer, which is not new; empty: none.
+        seen: run id of the last answer, which does not count as new; empty: none.
 
     Returns:
         OK with JSON (`otel_fr.rendezvous.advice.Advice`), or SKIPPED with the reason why there is no advice.
@@ -68,7 +68,7 @@ def find(job: str, seconds: float, seen: str, env: Mapping[str, str] = os.enviro
             reason = str(error)
         else:
             if others := len(answer.get("other_runs") or ()):
-                # It is unknown which of these runs is this launcher's. It must not follow advice about another job.
+                # It is unknown which run is this launcher's. The launcher must not follow advice about another job.
                 reason = f"{others + 1} runs are called {job!r} at the same time: give each job a name of its own"
             elif answer["run_id"] != seen and (answer["failure"] or answer["recommendation"] != "restart"):
                 return Outcome(Status.OK, json.dumps(_short(answer)))

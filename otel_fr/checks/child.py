@@ -17,11 +17,11 @@ def main(arguments: list[str]) -> None:
     """Run one check.
 
     Args:
-        arguments: the kind; the check's arguments as JSON; seconds after which this process ends in any case, if it
-            outlives its parent; the parent's process id.
+        arguments: the kind; the check's arguments as JSON; seconds after which this process ends itself in any case;
+            the parent's process id.
     """
     kind, given, limit, parent = arguments
-    if not end_with(int(parent)):  # the parent's thread that started this process waits for it, as this requires
+    if not end_with(int(parent)):  # requires that the starting thread waits for this process
         sys.exit(1)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, float(limit))

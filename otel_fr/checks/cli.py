@@ -67,7 +67,7 @@ def _table(results: Sequence[Result]) -> str:
 
 
 def _conf(text: str) -> dict[str, object]:
-    """``a=1,b=2``, as torchrun reads it.
+    """Read ``a=1,b=2`` as torchrun does.
 
     Raises:
         SettingsError: it has another form.

@@ -1,4 +1,4 @@
-"""The OTLP event of failed checks, sent as OpenTelemetry's own exporter is configured."""
+"""The OTLP event of failed checks, sent with the settings of OpenTelemetry's own exporter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def send(results: Iterable[Sequence[str]], job: str) -> Outcome:
 
 
 def make_request(results: Iterable[Sequence[str]], job: str, time_ns: int) -> ExportLogsServiceRequest:
-    """Build the request, with a resource without a rank. The arguments are those of `send`."""
+    """Build the request. Its resource has no rank. Arguments: as in `send`."""
     request = ExportLogsServiceRequest()
     of_scope = request.resource_logs.add(resource=_resource(job)).scope_logs.add(
         scope=InstrumentationScope(name=names.SCOPE_NAME, version=__version__)

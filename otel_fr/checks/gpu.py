@@ -72,7 +72,7 @@ def check_memory(
 
     Args:
         timeout: seconds after which the check fails.
-        poll: seconds between two looks.
+        poll: seconds between two measurements.
     """
     try:
         library = nvml()

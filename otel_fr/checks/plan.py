@@ -11,10 +11,10 @@ from otel_fr.checks.settings import CheckSettings
 from otel_fr.checks.storage import LUSTRE_HEALTH, read_mounts
 
 MAX_MOUNTS: Final = 200
-"""Most mounts that are checked. A node has some dozens of mounts, or hundreds of homes, and each takes a process."""
+"""Most mounts that are checked. A node has some dozens of mounts, or hundreds of homes. Each check starts a process."""
 MEMORY_TOLERANCE_MB: Final = 512.0
 MEMORY_POLL: Final = 2.0
-"""Seconds between two looks; ``gpu_memory_tolerance_mb`` and ``gpu_memory_poll_interval`` of NVIDIA's extension."""
+"""As ``gpu_memory_tolerance_mb`` and ``gpu_memory_poll_interval`` (seconds) of NVIDIA's extension."""
 NODE_HEALTH_TIMEOUT: Final = 60.0
 """Seconds for the node health service, which runs a script; as in nvidia-resiliency-ext."""
 CLOCK_SECONDS: Final = 5.0

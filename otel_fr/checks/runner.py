@@ -1,7 +1,7 @@
 """Runs each task in a separate process with a time limit.
 
-A process that waits for a file system may be in uninterruptible sleep, in which SIGKILL does not end it. So nothing
-here waits long for a process: it is killed, and left to the kernel if that has no effect.
+A process that waits for a file system may be in uninterruptible sleep, and SIGKILL does not end it. So this module
+never waits long for a process: it kills the process, and leaves it to the kernel if it does not end.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from otel_fr.helper_process import helper_environment, python_command
 
 _CHILD: Final = "otel_fr.checks.child"
 MAX_AT_ONCE: Final = 16
-"""Most processes at a time. Most of them only wait."""
+"""Largest number of processes at a time. Most of them only wait."""
 MAX_OUTPUT: Final = 64 << 10
-"""Most bytes that are read of a process's output."""
+"""Most bytes that are read from a process's output."""
 _END_SECONDS: Final = 0.2
 """Longest wait for the end of a process that was killed or has printed everything. It usually takes milliseconds."""
 _LATER: Final = 5.0

@@ -40,7 +40,7 @@ ATTRIBUTION_SECONDS: Final = 5.0
 """Default time to wait for advice. A failure becomes an incident within a second or two."""
 _MAX_SECONDS: Final = 86_400.0
 MAX_PATHS: Final = 200
-"""Most paths to check. Each takes a process for a moment, so this many take seconds of a CPU."""
+"""Most paths to check. Each check starts a process, so this many take seconds of a CPU."""
 
 _MAX_NODES: Final = 1e9
 _NODE_NUMBERS: Final = ("SLURM_PROCID", "JOB_COMPLETION_INDEX")
@@ -55,7 +55,7 @@ class CheckSettings:
     """What is checked on this node.
 
     Attributes:
-        kinds: the kinds of checks that run, of `otel_fr.checks.model.KINDS`.
+        kinds: the kinds of checks that run, from `otel_fr.checks.model.KINDS`.
         advisory: the kinds of checks whose failure is only a warning.
         paths: absolute paths.
         space: path -> bytes that must be free there.
@@ -111,7 +111,7 @@ class CheckSettings:
 
 @dataclass(frozen=True)
 class AttributionSettings:
-    """Whether the collector is asked before a restart, and what is done with its advice.
+    """Whether to ask the collector before a restart, and what to do with its advice.
 
     Attributes:
         mode: `OFF`, `ADVISE` (shown only) or `ACT` (followed).
@@ -125,7 +125,7 @@ class AttributionSettings:
 
     @classmethod
     def read(cls, env: Mapping[str, str] = os.environ, conf: Mapping[str, object] | None = None) -> AttributionSettings:
-        """Read the settings. Arguments and errors are those of `CheckSettings.read`."""
+        """Read the settings. Arguments and errors: as in `CheckSettings.read`."""
         given = _Given(env, conf or {})
         given.refuse_unknown("OTEL_FR_ATTRIBUTION", ATTRIBUTION_OPTIONS)
         known = has_endpoint(env) or bool(env.get(COLLECTOR_VARIABLE, "").strip())
@@ -142,7 +142,7 @@ def node_rank(env: Mapping[str, str] = os.environ, conf: Mapping[str, object] | 
     It is ``OTEL_FR_NODE_RANK``, else Slurm's task number, else the index of a pod of a Kubernetes Job.
 
     Raises:
-        SettingsError: ``OTEL_FR_NODE_RANK`` is no number. The other variables are ignored if they are no numbers.
+        SettingsError: ``OTEL_FR_NODE_RANK`` is not a number. The other variables are ignored if they are not numbers.
     """
     given = _Given(env, conf or {})
     if given.text("OTEL_FR_NODE_RANK"):
@@ -164,7 +164,7 @@ class _Given:
         return [part.strip() for part in self.text(name).split(":") if part.strip()]
 
     def refuse_unknown(self, prefix: str, options: tuple[str, ...]) -> None:
-        """Raise SettingsError for an unknown option: because of a misspelt option, a check would silently not run."""
+        """Raise SettingsError for an unknown option: a misspelt option would silently disable a check."""
         _refuse_unknown(self.env, prefix, options)
         _refuse_unknown(self.conf, _key(prefix), tuple(map(_key, options)), "--rdzv-conf ")
 

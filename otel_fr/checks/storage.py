@@ -1,6 +1,6 @@
 """Checks file systems: whether a path can be read, whether there is room, and which are mounted over a network.
 
-Of a file, the first 4 KiB are read; of a folder, the first entries; of anything else, only the status.
+The checks read the first 4 KiB of a file, the first entries of a folder, and only the status of anything else.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from otel_fr.checks.model import Outcome, Status
 from otel_fr.sizes import size_text
 
 READ: Final = 4_096
-"""Bytes read of a file, as in nvidia-resiliency-ext: a page, which the server or disk must provide."""
+"""Bytes read from a file, as in nvidia-resiliency-ext: a page, which the server or disk must provide."""
 ENTRIES: Final = 5
-"""Entries read of a folder. The kernel reads some hundred at once."""
+"""Entries read from a folder. The kernel reads some hundred at once."""
 LUSTRE_HEALTH: Final = ("/sys/fs/lustre/health_check", "/proc/fs/lustre/health_check")
 """Lustre's health files. The second is from before Lustre 2.10."""
 _LUSTRE_HEALTHY: Final = "healthy"
