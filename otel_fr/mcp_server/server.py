@@ -1,4 +1,4 @@
-"""The tools of the server. All of them only read. `take_stacks` asks ranks, for which a token must allow writing."""
+"""The tools of the server. They only read, but `take_stacks` asks ranks: its token must allow writing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_LIMIT = 200
 MAX_FOLLOWED = 32
 """How many open incidents of a job are read in full for one answer."""
 STACKS_SECONDS = 10.0
-"""Longest wait for the answers of ranks. The answers that have come by then are shown."""
+"""Longest wait for the ranks' answers. Later answers are not shown."""
 READ_ONLY = ToolAnnotations(readOnlyHint=True, destructiveHint=False, idempotentHint=True)
 ASKS = ToolAnnotations(readOnlyHint=False, destructiveHint=False, idempotentHint=True)
 
@@ -67,7 +67,7 @@ def serve(client: Client, root: Path) -> None:
 
 class _Server(FastMCP):  # type: ignore[misc]  # its base is Any without the package
     async def run_stdio_async(self) -> None:
-        """Serve. `FastMCP` itself would repeat names of any length in errors, and not answer texts with surrogates."""
+        """Serve. `FastMCP` would repeat names of any length in errors, and would not answer texts with surrogates."""
         async with stdio_server(stdin=_requests()) as (reading, writing):
             await self._mcp_server.run(reading, writing, self._mcp_server.create_initialization_options())
 
@@ -78,7 +78,7 @@ async def _requests() -> AsyncIterator[str]:
         try:
             yield json.dumps(printable_data(load_json(line), lambda text: text[: MAX_TEXT + 1]))
         except (ValueError, RecursionError):
-            yield line.decode("utf-8", "replace")  # the package says what is wrong with it
+            yield line.decode("utf-8", "replace")  # the package reports what is wrong
 
 
 class Tools:

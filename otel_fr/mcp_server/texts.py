@@ -22,7 +22,7 @@ MAX_CHARACTERS = 20_000
 MAX_JOBS = 50
 """Most jobs that are listed. For further jobs only the number is shown."""
 WIDTH = 10_000
-"""Characters of a line. This many mean that lines are not wrapped."""
+"""Characters of a line: so many that no line is wrapped."""
 NOTHING_OPEN = "No incident of this job is firing. A rank that waits is normal: others may be about to join."
 
 
@@ -60,7 +60,7 @@ def job_name(job: JobHead) -> str:
 
 
 def incidents_text(found: Sequence[IncidentHead], limit: int) -> str:
-    """Return one line for each of the newest ``limit`` incidents, oldest first. It begins with the incident's role."""
+    """Return one line for each of the newest ``limit`` incidents, oldest first. It begins with the role."""
     if not found:
         return "No incident matches."
     lines = [_role_line(one) for one in found[-limit:]]
