@@ -1,8 +1,8 @@
 """`otel-fr demo`: a real job that hangs and the incident that explains it, on this machine, in about ten seconds.
 
-Starts the collector, runs ``train.py`` (which contains nothing of otel-fr) under plain torchrun with only
-``OTEL_EXPORTER_OTLP_ENDPOINT`` set, waits for the incident, and compares it with what the ranks' files say. At a
-terminal the job then hangs on, and the page shows it, until Ctrl-C.
+The demo starts the collector, and runs ``train.py``, which does not use otel-fr, under plain torchrun with only
+``OTEL_EXPORTER_OTLP_ENDPOINT`` set. It waits for the incident and compares it with the verdict on the ranks' files. At
+a terminal, the job then keeps hanging, and the page shows it, until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from otel_fr.typed_json import typed
 
 _TRAIN = Path(__file__).with_name("train.py")
 _LIMIT_SECONDS = 90.0
-"""Limit of the demo in all: a cold import of torch in four processes on a slow disk takes tens of seconds."""
+"""Longest wait for the incident: a cold import of torch in four processes on a slow disk takes tens of seconds."""
 _ALERT_SECONDS = 5.0
-"""The limit that the demo checks: from the first waiting rank to the incident."""
+"""Most seconds from the first waiting rank to the incident. The demo checks this limit."""
 _FILES_SECONDS = 30.0
-"""Within which the ranks' files have shown the fault after the incident."""
+"""Longest wait, after the incident, until the ranks' files show the fault."""
 _DEFECT = "fetch_shard"
-"""The function of ``train.py`` in which rank 2 hangs. On a very busy machine, ranks may stall before: in imports."""
+"""The function of ``train.py`` in which rank 2 hangs. On a very busy machine, ranks may stall earlier, in imports."""
 _JAEGER = "docker run --rm -p 4317:4317 -p 16686:16686 jaegertracing/jaeger:2.18.0"
 
 
@@ -56,12 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo; returns the exit status."""
+    """Run the demo. Return the exit status."""
     torchrun = shutil.which("torchrun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if torchrun is None:
         print("otel-fr demo: torchrun was not found; install PyTorch in this environment", file=sys.stderr)
         return 2
-    if importlib.util.find_spec("prometheus_client") is None:  # of those that only the collector needs
+    if importlib.util.find_spec("prometheus_client") is None:  # a package that only the collector needs
         print("otel-fr demo needs a collector here: pip install 'otel-fr[collector]'", file=sys.stderr)
         return 2
     if args.nproc < 3:
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
             status = _conclude(incident, folder, args.jaeger)
             if sys.stdout.isatty() and not args.once:
                 _stay(page, incident)
-        _end(collector)  # before the job: stopping the job would be one more incident
+        _end(collector)  # before the job: stopping the job would open another incident
     if incident is None:
         print(
             f"otel-fr demo: no incident was reported; the job's output is in {_short(folder / 'job.log')}",
@@ -115,16 +115,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verdict_from_files(folder: Path) -> str:
-    """What `otel-fr analyze` says first of the ranks' files, once they have stalled by their own clocks.
+    """Return the first line of `otel-fr analyze` about the ranks' files, once it shows the fault.
 
-    They are copied while the job hangs: stopping it would add its end to them.
+    The files are copied while the job hangs: stopping the job would add its end to them.
     """
     kept = folder / "flight-recorder"
     command = [sys.executable, "-m", "otel_fr.cli", "analyze", str(kept)]
     end = time.monotonic() + _FILES_SECONDS
     while True:
         shutil.rmtree(kept, ignore_errors=True)
-        with contextlib.suppress(OSError):  # not there yet, or a file got its final name meanwhile: once more
+        with contextlib.suppress(OSError):  # not there yet, or a file was renamed meanwhile: try again
             shutil.copytree(folder / "job-files", kept, ignore=shutil.ignore_patterns(".*"))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if _DEFECT in done.stdout.partition("\n")[0] or time.monotonic() > end:
@@ -133,7 +133,7 @@ def _verdict_from_files(folder: Path) -> str:
 
 
 def _conclude(incident: CollectorIncidentData, folder: Path, jaeger: str | None) -> int:
-    """Say how fast it was, what the files say, and where the trace is; returns the exit status."""
+    """Print how fast the incident came, what the files show, and where the trace is. Return the exit status."""
     seconds = (unix(incident["detected_at"]) or 0.0) - (unix(incident["started_at"]) or 0.0)
     verdict = _verdict_from_files(folder)  # meanwhile the collector prints the incident, with the ranks' files
     print(f"\nTime from the first waiting rank to the incident: {seconds:.1f} s (limit: {_ALERT_SECONDS:.0f} s).\n")
@@ -171,7 +171,7 @@ def _job_environment(port: int, dumps: Path) -> dict[str, str]:
 
 
 def _await_incident(path: Path, job: subprocess.Popen[bytes]) -> CollectorIncidentData | None:
-    """The incident that the job's defect causes."""
+    """Wait for the incident that the job's defect causes. None: it did not come."""
     end = time.monotonic() + _LIMIT_SECONDS
     while time.monotonic() < end:
         if path.exists():

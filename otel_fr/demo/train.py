@@ -1,4 +1,4 @@
-"""A small data-parallel training job, as people write them. It contains nothing of otel-fr.
+"""A small data-parallel training job, as people write them. It does not use otel-fr.
 
 The defect: at step 3 the shard server of rank 2 stops answering, so rank 2 does not join the all_reduce of that step.
 """
