@@ -1,7 +1,7 @@
 """Each test runs on the simulated device, on the CPU, on one GPU and on several.
 
-`make test` runs some of them on the simulated device. `make test-gpu` runs all, skips where there is no GPU, and writes
-what was found as JUnit XML.
+`make test` runs some of them on the simulated device. `make test-gpu` runs all of them, skips those without their
+GPUs, and writes the results as JUnit XML.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def hardware(request: pytest.FixtureRequest) -> Hardware:
 
 @pytest.fixture(scope="session", autouse=True)
 def machine(record_testsuite_property: Callable[[str, object], None]) -> None:
-    """In the report: where it was made."""
+    """Record in the report on which machine the tests ran."""
     if VARIABLE in os.environ:
         for name, value in {**facts(), "driver": driver()}.items():
             record_testsuite_property(name, value)

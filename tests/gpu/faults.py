@@ -1,4 +1,4 @@
-"""The faults of the GPU suite with their truth, and what otel-fr says of a job that has one."""
+"""The faults of the GPU suite with the right verdicts, and what otel-fr reports about a job with a fault."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from tests.support.verdicts import cause_incidents
 from tests.support.waiting import wait_for
 
 Said = tuple[str, tuple[int, ...]]
-"""A category, and the culprits."""
+"""(category, culprits)."""
 TIMING = "TORCH_NCCL_ENABLE_TIMING"
 PYTORCHS_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""The prefix of the files that PyTorch's watchdog writes; the second is its name before torch 2.9."""
+"""Variables with the prefix of the files that PyTorch's watchdog writes. torch before 2.9 reads the second one."""
 PYTORCHS_RECORDER = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "2000",
 }
-"""PyTorch's defaults since 2.9; and its watchdog ends a rank two seconds after its file is due, instead of fifteen."""
+"""PyTorch's defaults since 2.9, but the watchdog ends a rank 2 s after its file is due, not 15 s."""
 SETTLE_SECONDS = 15.0
-"""After the first incident, at most, for what the rest of the evidence makes of it: on a busy machine it comes late."""
+"""Longest wait, after the first incident, for evidence that corrects it. On a busy machine, evidence comes late."""
 FILES_SECONDS = 6.0
-"""While the job hangs, for its files to be written anew."""
+"""Longest wait, while the job hangs, until its files show the fault."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of `tests/gpu/jobs/job.py`.
+    """A fault of `tests/gpu/jobs/job.py`.
 
     Attributes:
-        said: any of these is right, and nothing else beside it.
-        number: of the collective of the incident; None: not asked, or it has none.
-        without_timing: where the begins of calls on devices are needed: what is right on `nccl` without timing.
+        said: the right causes. otel-fr must report exactly one of them.
+        number: sequence number of the incident's collective. None: not checked, or there is none.
+        kind: the job's kind. "": as the name.
+        without_timing: the right causes on `nccl` without timing, if `said` needs the begins of calls on devices.
         simulated: the fault of the simulated device that the job needs.
-        needs_device: there is no such fault on a CPU. is_over: the job continues, and the incident resolves.
+        needs_device: the fault cannot occur on a CPU.
+        is_over: the job continues, and the incident resolves.
     """
 
     name: str
@@ -55,7 +57,7 @@ class Fault:
     is_over: bool = False
 
     def truth(self, hardware: Hardware, *, timing: bool) -> Sequence[Said]:
-        """What is right there."""
+        """The right causes on this hardware."""
         shows_begins = timing or not hardware.gpus or hardware.backend == "nccl2"
         return self.said if shows_begins or not self.without_timing else self.without_timing
 
@@ -79,7 +81,7 @@ FAULTS = {
         Fault("batch", [("unmatched_p2p", (1,))]),
         Fault("killed", [("rank_dead", (1,))], 2),
         Fault("raised", [("rank_dead", (1,))], 2),
-        Fault("stopped", [("rank_stuck", (1,)), ("rank_dead", (1,))], 2),  # SIGKILL: it ignores SIGTERM
+        Fault("stopped", [("rank_stuck", (1,)), ("rank_dead", (1,))], 2),  # it ignores SIGTERM, so it is killed
         Fault("gil", [("rank_stuck", (1,))], 2),
         Fault("begins_anew", [("missing_rank", (1,))], 1, needs_device=True),  # on gloo, init_process_group waits
         Fault("deadlock", [("deadlock", (0,))], 2),  # the others both take B before A
@@ -93,12 +95,13 @@ FAULTS = {
 
 @dataclass
 class Observed:
-    """What was said of one job.
+    """What was reported about one job.
 
     Attributes:
-        live: the causes at the end of the observation. first: of the incident that was opened first.
-        seconds: from the first rank that waits to that incident. hung, after: what the files say while the job hangs,
-            and after its end. torch: what PyTorch's files say; None: there are none.
+        live: the causes at the end of the observation.
+        first: the cause that was opened first.
+        hung, after: the causes in the files, while the job hangs and after its end. None: there is no file.
+        torch: the causes in PyTorch's files. None: there is no file.
     """
 
     live: list[dict[str, Any]] = field(default_factory=list)
@@ -109,7 +112,7 @@ class Observed:
 
     @property
     def seconds(self) -> float:
-        """From when the first rank waited to the first incident."""
+        """Seconds from the first rank's wait to the first incident."""
         assert self.first is not None
         texts = (str(self.first[key]).replace("Z", "+00:00") for key in ("started_at", "detected_at"))
         begin, end = map(datetime.fromisoformat, texts)
@@ -117,7 +120,7 @@ class Observed:
 
 
 def is_right(said: Sequence[dict[str, Any]] | None, truth: Sequence[Said]) -> bool:
-    """One cause, and it is the right one."""
+    """Whether there is exactly one cause, and it is right."""
     return said is not None and [(one["category"], tuple(one["culprit_ranks"])) for one in said] in [[t] for t in truth]
 
 
@@ -135,9 +138,12 @@ def observe(
     """Run a job with the fault under a collector.
 
     Args:
-        timing: of NCCL's calls. watchdog: seconds of PyTorch's timeout, whose end is awaited; None: it is long, and the
-            job is ended once its incident is settled.
-        stall: the stall time. patience: seconds to wait for an incident. engine: that records; "": any.
+        timing: whether NCCL's calls are timed.
+        watchdog: PyTorch's timeout in seconds, after which the job ends. None: a long timeout, and the job is ended
+            once its incident is settled.
+        stall: the stall time in seconds.
+        patience: seconds to wait for an incident.
+        engine: the engine that records. "": any.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = Observed()
@@ -158,7 +164,7 @@ def observe(
             if watchdog is not None:
                 job.wait(20 * watchdog)
             else:
-                # The first files may be of before the last rank waited for long.
+                # The first files may have been written before the last rank had waited for long.
                 end = time.monotonic() + FILES_SECONDS
                 while not is_right(found.hung, truth) and time.monotonic() < end:
                     found.hung = _analyzed(dumps)

@@ -23,8 +23,8 @@ LEAST_RANKS, MOST_RANKS = 3, 8
 TIMEOUT = 600.0
 """Seconds of PyTorch's timeout, its default for NCCL: otel-fr must be faster."""
 SHARED = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-"""Where ranks share a GPU, NCCL takes them for several hosts; they reach each other over the loopback interface. The
-last is what NCCL 2.30 asks for where it finds such ranks; earlier versions do not know it."""
+"""Settings for ranks that share a GPU. NCCL takes them for several hosts, which use the loopback interface. NCCL 2.30
+requires the last setting for these ranks; earlier versions do not know it."""
 
 _FACTS = """
 import json, sys, torch
@@ -38,8 +38,10 @@ print(json.dumps(found))
 
 @functools.cache
 def facts() -> dict[str, Any]:
-    """``torch``, ``cuda``, ``gpus`` (their names), and with a GPU ``nccl``: asked in a process of its own, so that this
-    one holds no memory of a GPU."""
+    """Return the versions of ``torch``, ``cuda`` and (with a GPU) ``nccl``, and the names of the ``gpus``.
+
+    A separate process finds them out, so that this one holds no GPU memory.
+    """
     done = subprocess.run([sys.executable, "-c", _FACTS], capture_output=True, text=True, timeout=PATIENCE, check=False)
     if done.returncode:
         return {"torch": "", "cuda": None, "gpus": [], "error": done.stderr.strip().splitlines()[-1:]}
@@ -49,7 +51,7 @@ def facts() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Hardware:
-    """``gpus``: how many are used; 0: none. ``ranks``: of a job. ``simulated``: where these GPUs are none."""
+    """``gpus``, ``ranks``: how many a job uses. ``simulated``: the device that simulates the GPUs, if any."""
 
     name: str
     gpus: int
@@ -68,7 +70,7 @@ class Hardware:
     def started(
         self, folder: Path, kind: str, env: dict[str, str] | None = None, timeout: float = TIMEOUT, faults: str = ""
     ) -> contextlib.AbstractContextManager[torchrun.Started]:
-        """A job that runs while the block does. ``faults``: of the simulated device."""
+        """Run a job while the block runs. ``faults``: the faults of the simulated device."""
         arguments = (kind, self.backend, str(self.gpus), str(timeout))
         settings = {**self.environment, **(env or {})}
         if self.simulated is not None:
@@ -77,7 +79,7 @@ class Hardware:
 
 
 def find(name: str) -> Hardware | str:
-    """The hardware of one of `KINDS_OF_HARDWARE`; else why there is none here."""
+    """Return the hardware of this name (`KINDS_OF_HARDWARE`), or the reason why this machine does not have it."""
     if name == "cpu":
         return Hardware(name, 0, LEAST_RANKS)
     if name == SIMULATED:
@@ -95,7 +97,7 @@ def find(name: str) -> Hardware | str:
 
 
 def driver() -> str:
-    """The version of the GPUs' driver; "": not known."""
+    """The version of the GPUs' driver. "": not known."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         done = subprocess.run(query, capture_output=True, text=True, timeout=PATIENCE, check=False)

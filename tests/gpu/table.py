@@ -29,7 +29,7 @@ SETTINGS = {
 }
 MIXED = ("missing", "batch", "device_busy")
 WATCHDOG = ("missing", "absent", "operation", "size", "reduce_op", "subgroup", "send", "batch", "gil", "device_busy")
-"""Those whose jobs end by the watchdog, which waits `WATCHDOG_SECONDS` here."""
+"""Faults whose jobs PyTorch's watchdog ends. Here it waits `WATCHDOG_SECONDS`."""
 WATCHDOG_SECONDS = 12.0
 STALL = 5.0
 

@@ -1,4 +1,4 @@
-"""What recording adds to training steps, with NCCL: benchmarks/steps.py, whose figures go into the report."""
+"""What recording adds to training steps with NCCL. The figures of benchmarks/steps.py go into the report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 
 BENCHMARK = ROOT / "benchmarks" / "steps.py"
 SECONDS = {"cuda": 60.0, "cpu": 1.0}
-"""Of rounds for each kind of step. On a CPU this shows that the benchmark runs."""
+"""Seconds of rounds for each kind of step. On a CPU, the test only shows that the benchmark runs."""
 ROWS = {"cuda": ("compiled", "torch's recorder", "NCCL's timing", "off again"), "cpu": ("python",)}
 KINDS = {"cuda": ("ddp", "fsdp2"), "cpu": ("ddp",)}
 
@@ -25,7 +25,7 @@ def test_steps_are_measured(hardware: Hardware, record_property: Callable[[str, 
     if hardware.simulated:
         pytest.skip("the speed of a simulated device says nothing")
     command = [sys.executable, str(BENCHMARK), "--device", hardware.device, "--seconds", str(SECONDS[hardware.device])]
-    # Several ranks that share a GPU wait for each other's turn on it, which would be measured.
+    # Ranks that share a GPU wait for their turns, and these waits would be measured, too.
     ranks = min(hardware.gpus, 2) if hardware.gpus else 2
     command += ["--launches", "1", "--ranks", str(ranks), "--kinds", *KINDS[hardware.device]]
     command += ["--rows", *ROWS[hardware.device]]

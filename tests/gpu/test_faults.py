@@ -19,11 +19,11 @@ from tests.support.simulated_device import SimulatedDevice
 pytestmark = torchrun.needed
 
 LIMIT = 5.0
-"""Seconds from the first rank that waits to the incident, with the default stall time, on NCCL on a machine that does
-nothing else: held by `make test-gpu`. Where nobody can be named, that is said after `UNSEEN_BEGIN`."""
+"""Most seconds from the first waiting rank to the incident, with the default stall time, on NCCL on an idle machine.
+`make test-gpu` checks it. If no rank can be named, the incident may come `UNSEEN_BEGIN` later."""
 STALL = 5.0 if VARIABLE in os.environ else 2.0
 SHORT = {("batch", True), ("device_busy", True), ("begins_anew", False)}
-"""Fault, and whether calls are timed: what each `make test` runs, beside `test_watchdog`."""
+"""(fault, whether calls are timed) of the cases that `make test` runs."""
 SHORT_NCCL2 = {"batch"}
 ON_NCCL2 = [name for name in FAULTS if name != "init_hang"]
 """nccl2 makes its communicator in init_process_group, which is not recorded."""
@@ -58,12 +58,12 @@ def test_a_fault_is_named_live_and_from_the_files(
 def test_a_fault_is_named_on_nccl2_too(
     simulated_device: SimulatedDevice, name: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """The compiled engine follows its calls, for it has no recorder."""
+    """The compiled engine records the calls, because nccl2 has no recorder."""
     hardware = Hardware("simulated device", LEAST_RANKS, LEAST_RANKS, "nccl2", simulated_device)
     found = observe(hardware, FAULTS[name], tmp_path / "job", stall=STALL, engine="compiled")
     fault = FAULTS[name]
     if fault.name == "stopped":
-        # The process stands before it sees that its last call has completed: the incident may be of that call.
+        # The process stops before it sees that its last call has completed: the incident may be about that call.
         fault = replace(fault, number=None)
     check(fault, found, fault.said)
     record_property("named after", f"{found.seconds:.1f} s")

@@ -1,4 +1,4 @@
-"""Healthy real jobs, on gloo and on NCCL: nothing is reported, and where there is a device, its times are known."""
+"""Healthy real jobs on gloo and NCCL: nothing is reported, and if there is a device, its times are known."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.waiting import until, wait_for
 pytestmark = torchrun.needed
 
 KNOWN = 0.9
-"""Least share of the calls on NCCL whose end, and times on the device, are known."""
+"""Least share of NCCL calls with a known end, and least share with known times on the device."""
 DELAY, DURATION = (f"otel_fr_collective_device_{what}_seconds" for what in ("delay", "duration"))
 
 
 def total(running: Collector, name: str) -> float:
-    """Of all series of a metric."""
+    """The sum of all series of a metric."""
     return sum(value for _, value in running.samples(name))
 
 

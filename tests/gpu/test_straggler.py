@@ -1,4 +1,4 @@
-"""On NCCL, a rank whose device is slow is found from the durations on the devices; PyTorch has them with timing."""
+"""On NCCL, durations on the devices show which rank's device is slow. PyTorch has them only with timing."""
 
 from __future__ import annotations
 

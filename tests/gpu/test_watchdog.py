@@ -1,4 +1,4 @@
-"""After PyTorch's watchdog: its files and those of otel-fr are read, and name the same rank."""
+"""After PyTorch's watchdog has ended a job, its files and otel-fr's name the same rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support import torchrun
 pytestmark = torchrun.needed
 
 TIMEOUT = 12.0
-"""Seconds of PyTorch's timeout: longer than otel-fr takes to have its evidence."""
+"""Seconds of PyTorch's timeout: longer than otel-fr needs for its evidence."""
 
 
 @pytest.mark.long
@@ -28,7 +28,7 @@ def test_files_of_the_watchdog_and_ours_name_the_same_rank(
     found = observe(hardware, fault, tmp_path / "job", watchdog=TIMEOUT)
     record_property("files of the watchdog", ", ".join(sorted(path.name for path in tmp_path.glob("job/torch/*"))))
     culprits = [list(said[1]) for said in fault.said]
-    # A send that makes its communicator waits there before PyTorch's recorder sees it: its files cannot show it.
+    # A send that creates its communicator waits there before PyTorch's recorder sees it: the files cannot show it.
     assert found.torch is not None
     for said in (found.live, found.after, found.after if name == "send" else found.torch):
         assert said is not None

@@ -1,8 +1,8 @@
 """One job of the GPU suite: argv is KIND, BACKEND, how many GPUs to use (0: the CPU), and the timeout in seconds.
 
-The same program runs on gloo, on NCCL and on the simulated device. It knows nothing of otel-fr. With more ranks than
-GPUs, several ranks share one: NCCL refuses that for ranks of one host ("Duplicate GPU detected"), so each gets a host
-name of its own for NCCL, which then goes through sockets.
+The same program runs on gloo, on NCCL and on the simulated device. It does not use otel-fr. If there are more ranks
+than GPUs, ranks share a GPU. NCCL refuses that for ranks of one host ("Duplicate GPU detected"), so each rank gets its
+own host name for NCCL, which then uses sockets.
 """
 
 import datetime
@@ -20,12 +20,12 @@ kind, backend, gpus, timeout = sys.argv[1], sys.argv[2], int(sys.argv[3]), float
 STEPS = 40
 REPLAYS = 300
 PAUSE = 0.02
-"""Seconds between two steps: they take longer than several looks at PyTorch's recorder."""
+"""Seconds between two steps. All steps last longer than several reads of PyTorch's recorder."""
 LATE = 12.0
-"""Seconds that a rank comes late: longer than the stall time."""
+"""Seconds by which a rank is late: longer than the stall time."""
 FLOATS = 1 << 18
 BUSY_CYCLES = 10**12
-"""Of a GPU's clock, of about 2 GHz: longer than any test waits."""
+"""Cycles of a GPU's clock (about 2 GHz): longer than any test waits."""
 
 
 def join() -> torch.device:
@@ -48,12 +48,12 @@ data = torch.ones(FLOATS, device=device)
 
 
 def wait() -> float:
-    """On a GPU, the host stands here until the device has done what was enqueued."""
+    """Wait on the host, if there is a GPU, until the device has done the enqueued work."""
     return float(data.sum().item())
 
 
 def synchronize() -> None:
-    """The same in another way."""
+    """Do the same as `wait` in another way."""
     if gpus:
         torch.cuda.synchronize()
     else:
@@ -94,7 +94,7 @@ def steps() -> None:
 
 
 def graph() -> None:
-    """Collectives that are captured once and replayed: no call of the program's shows that they go on."""
+    """Replay collectives that were captured once: no call in the program shows that they continue."""
 
     def body() -> None:
         dist.all_reduce(data, op=dist.ReduceOp.MAX)
@@ -108,7 +108,7 @@ def graph() -> None:
                 body()
         torch.cuda.current_stream().wait_stream(side)
         captured = torch.cuda.CUDAGraph()
-        # PyTorch's watchdog asks for events in a thread of its own meanwhile.
+        # PyTorch's watchdog queries events in its own thread meanwhile.
         with torch.cuda.graph(captured, capture_error_mode="thread_local"):
             body()
         replay = captured.replay
@@ -121,7 +121,7 @@ def graph() -> None:
 
 
 def train() -> None:
-    """Many kinds of calls, then steps of DDP and of FSDP2."""
+    """Make many kinds of calls, then steps of DDP and of FSDP2."""
     steps()
     from torch.distributed.fsdp import fully_shard
 
@@ -142,7 +142,7 @@ def train() -> None:
 
 
 def pipeline() -> None:
-    """Each stage receives from the one before and sends to the next, which takes longer the later it is."""
+    """Each stage receives from the previous one and sends to the next. Later stages take longer."""
     for _ in range(40):
         if rank:
             dist.recv(data, rank - 1)
@@ -169,7 +169,7 @@ def absent() -> None:
 
 
 def extra() -> None:
-    """The others have ended their loops."""
+    """Rank 0 makes a step more than the others."""
     if rank == 0:
         step()
     idle()
@@ -225,7 +225,7 @@ def root() -> None:
 
 
 def subgroup() -> None:
-    """Rank 2 waits for rank 0, and that for rank 1."""
+    """Rank 2 waits for rank 0, which waits for rank 1."""
     pair = dist.new_group([0, 1], group_desc="pair")
     if rank < 2:
         dist.all_reduce(data, group=pair)
@@ -249,7 +249,7 @@ def send() -> None:
 
 
 def batch() -> None:
-    """Rank 1 leaves out that it receives."""
+    """Rank 1 leaves out its receive."""
     ring = [
         dist.P2POp(dist.isend, data, (rank + 1) % world),
         dist.P2POp(dist.irecv, torch.empty_like(data), (rank - 1) % world),
@@ -286,7 +286,7 @@ def gil() -> None:
 
 
 def begins_anew() -> None:
-    """Rank 1 does not come to the next run, in which NCCL lets the others begin."""
+    """Rank 1 does not join the next run. NCCL lets the others begin it."""
     dist.destroy_process_group()
     if rank == 1:
         idle()
@@ -295,7 +295,7 @@ def begins_anew() -> None:
 
 
 def deadlock() -> None:
-    """Each rank waits for its device, and each device for a group that another rank's device has not come to."""
+    """Each rank waits for its device. Each device waits in a group that another rank's device has not reached."""
     groups = [dist.new_group(list(range(world)), group_desc=name) for name in "AB"]
     for group in groups:
         dist.all_reduce(data, group=group)
@@ -312,20 +312,20 @@ def deadlock() -> None:
 
 
 def device_busy() -> None:
-    """A kernel that does not end, before the collective on the same stream: rank 1's host is as far as the others."""
+    """On rank 1, an endless kernel precedes the collective on its stream. Its host gets as far as the others."""
     if rank == 1:
         torch.cuda._sleep(BUSY_CYCLES)
     step()
 
 
 def again() -> None:
-    """Steps until something of the simulated device's makes them stop."""
+    """Make steps until a fault of the simulated device stops them."""
     while True:
         step()
         time.sleep(PAUSE)
 
 
-step()  # number 1: makes the communicator
+step()  # collective 1: creates the communicator
 globals()[kind]()
 print(f"[{rank}] went on to its end", flush=True)
 dist.destroy_process_group()
