@@ -1,8 +1,9 @@
 """Sets up the simulated device: ``make simulated-device``. README.md beside this file says what it is.
 
-In ``build/simulated-device/torch-VERSION`` it makes a virtual environment with torch's CUDA build, without NVIDIA's
-packages, and with otel-fr as an editable install; the simulated libraries; and links where torch looks for NVIDIA's.
-Each step runs again only if what it is made from has changed. It needs the standard library, pip, and a C++ compiler.
+It makes a virtual environment and the simulated libraries in ``build/simulated-device/torch-VERSION``, and links to the
+libraries where torch looks for NVIDIA's. The environment has torch's CUDA build without NVIDIA's packages, and otel-fr
+as an editable install. A step runs again only if its inputs have changed. The script needs the standard library, pip,
+and a C++ compiler.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DEFAULT_TORCH = "2.14.1"
 CACHE = ROOT / "build" / "test-cache"
 """``XDG_CACHE_HOME`` of tests: the capture engine's kernel for this torch is in it."""
 
-# What torch imports; its own list has NVIDIA's packages, 3 GB.
+# Packages that torch imports. Its own list also has NVIDIA's packages, 3 GB.
 _WITH_TORCH = [
     "filelock",
     "typing-extensions",
@@ -45,7 +46,8 @@ _WITH_TORCH = [
 _WITH_TORCH += ["setuptools"]
 _FLAGS = ["-std=c++20", "-O2", "-g1", "-fPIC", "-Wall", "-Wextra", f"-I{SOURCES / 'headers'}"]
 _STUB_FLAGS = ["-O1", "-fPIC", "-w", "-shared"]
-# What functions return that are not simulated: cudaErrorNotSupported, ncclInvalidUsage, CUDA_ERROR_NOT_SUPPORTED.
+# Library -> its sources, and what its functions return that are not simulated: cudaErrorNotSupported,
+# CUDA_ERROR_NOT_SUPPORTED, ncclInvalidUsage.
 _SIMULATED = {
     "libcudart": (["faults.cpp", "cuda/[!d]*.cpp"], 801),
     "libcuda": (["cuda/driver.cpp"], 801),
@@ -85,11 +87,11 @@ class Place:
         return next((self.folder / "venv" / "lib").glob("python3*/site-packages"))
 
     def is_ready(self) -> bool:
-        """Whether it was set up from the present sources; those of otel-fr in Python are read where they are."""
+        """Whether it was set up from the present sources, except otel-fr's Python sources, which are read in place."""
         return all(self._is_made(step) for stage in STAGES for step in stage)
 
     def install(self) -> None:
-        """Raises: InstallError."""
+        """Run the steps whose inputs have changed. Raises InstallError if one fails."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder.parent / ".lock", "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -116,7 +118,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Step:
-    """One part of the set-up. ``digest``: of what it is made from."""
+    """One step of the set-up. ``digest``: of its inputs."""
 
     name: str
     digest: Callable[[], str]
@@ -127,7 +129,7 @@ class Step:
 
 
 def _install_torch(place: Place) -> None:
-    shutil.rmtree(place.folder)  # what else is in it was made with the former one
+    shutil.rmtree(place.folder)  # the rest of it was made with the former environment
     place.folder.mkdir()
     _run([sys.executable, "-m", "venv", place.folder / "venv"], "a virtual environment cannot be made")
     what = f"torch {place.torch} cannot be had here"
@@ -196,7 +198,7 @@ def _build_libraries(place: Place) -> None:
 
 
 def _compile(place: Place, compiler: str, file: Path) -> Path:
-    """The object file, which is kept as long as neither the file nor a header changes."""
+    """Return the object file. It is kept until the source file or a header changes."""
     name = f"{file.parent.name}-{file.stem}"
     objects = place.folder / "objects"
     made = objects / f"{name}-{_digest([file, *SOURCES.rglob('*.hpp')], *_FLAGS)}.o"
@@ -214,7 +216,7 @@ def _compile(place: Place, compiler: str, file: Path) -> Path:
 def _link(
     compiler: str, to: Path, texts: Path, library: stubs.Library, name: str, objects: Sequence[Path], otherwise: int
 ) -> None:
-    """A simulated library. The others use libcudart's C++ functions."""
+    """Link a simulated library. Libraries other than libcudart use its C++ functions."""
     rest = texts / f"{name}.rest.c"
     rest.write_text(stubs.source(library.names - stubs.defined(objects), otherwise))
     _run([compiler, "-x", "c", "-w", "-fPIC", "-c", rest, "-o", rest.with_suffix(".o")], f"{rest} cannot be compiled")
@@ -243,7 +245,7 @@ def _link_stubs(compiler: str, to: Path, texts: Path, library: stubs.Library) ->
 
 
 def _install_project(place: Place) -> None:
-    # torch is not named: pip would install what it requires, NVIDIA's packages.
+    # torch is not named: pip would install NVIDIA's packages, which torch requires.
     _pip(place, ["install", "--editable", f"{ROOT}[collector]"], "otel-fr cannot be installed")
 
 

@@ -1,6 +1,6 @@
-"""What torch's libraries need of CUDA's, and C sources that give it: functions that do nothing.
+"""Finds what torch's libraries need from CUDA's, and writes C sources of it: functions that do nothing.
 
-Symbols and their versions are read from torch's own libraries, so that this serves each version of torch.
+Symbols and their versions are read from torch's own libraries, so that this works for each version of torch.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_LIBRARY_OF_PREFIX = {  # the prefix is a pattern
-    # The first that fits; after it comes an upper-case letter, "_", or a digit.
+_LIBRARY_OF_PREFIX = {
+    # The first prefix (a pattern) that matches counts. An upper-case letter, "_" or a digit must follow it.
     "cuFile": "libcufile",
     "cusparseLt": "libcusparseLt",
     "cusparse": "libcusparse",
@@ -39,7 +39,7 @@ _NVIDIA = re.compile(r"NEEDED.*\[(lib(?:cu|nccl|nv)[^\]]*)\]")
 
 @dataclass
 class Library:
-    """A library that torch needs. ``symbols``: by version; "": without one."""
+    """A library that torch needs. ``symbols``: version -> names; "": no version."""
 
     soname: str
     symbols: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -49,7 +49,7 @@ class Library:
         return set().union(*self.symbols.values())
 
     def version_script(self) -> str:
-        """For the linker; "": nothing has a version. What is not named in it can be used as well."""
+        """The version script for the linker. "": no symbol has a version. Other symbols can be used as well."""
         nodes = [
             f"{version} {{ global: {' '.join(f'{name};' for name in sorted(names))} }};\n"
             for version, names in sorted(self.symbols.items())
@@ -59,7 +59,7 @@ class Library:
 
 
 def needed(folder: Path) -> dict[str, Library]:
-    """What the libraries of the folder need, by the library's name without ``.so``."""
+    """Return what the libraries in a folder need: library name without ``.so`` -> `Library`."""
     files = sorted(folder.glob("*.so*"))
     dynamic = "".join(_output("readelf", "-d", file) for file in files)
     libraries = {name.partition(".so")[0]: Library(name) for name in sorted(set(_NVIDIA.findall(dynamic)))}
@@ -74,7 +74,7 @@ def needed(folder: Path) -> dict[str, Library]:
 
 
 def folders_searched(folder: Path) -> set[Path]:
-    """Where the libraries of the folder look for NVIDIA's: their DT_RPATH goes before LD_LIBRARY_PATH."""
+    """Where the libraries of the folder look for NVIDIA's: their DT_RPATH comes before LD_LIBRARY_PATH."""
     found: set[Path] = set()
     for file in folder.glob("*.so"):
         for paths in re.findall(r"(?:RPATH|RUNPATH).*\[(.*)\]", _output("readelf", "-d", file)):
@@ -83,20 +83,20 @@ def folders_searched(folder: Path) -> set[Path]:
 
 
 def defined(objects: Iterable[Path]) -> set[str]:
-    """The functions of object files, without those of C++."""
+    """The functions in object files, except C++ functions."""
     listed = _output("nm", "--defined-only", *objects)
     return set(re.findall(r"^\w+ T ([^_\s]\S*|__cuda\S*)$", listed, re.MULTILINE))
 
 
 def source(names: Iterable[str], otherwise: int | None = None) -> str:
-    """C with these functions. ``otherwise``: what all of them return; None: what lets torch continue."""
+    """C with these functions. ``otherwise``: what all of them return. None: a value with which torch continues."""
     if otherwise is not None:
         return "".join(f"int {name}(void) {{ return {otherwise}; }}\n" for name in sorted(names))
     return "".join(f"{_function(name)}\n" for name in sorted(names)) or "int nothing_is_used_of_this_library;\n"
 
 
 _SPECIAL: Mapping[str, str] = {
-    # torch takes no result for an error.
+    # Without a result, torch would raise an error.
     "cublasLtMatmulAlgoGetHeuristic": "int {name}(void *a, void *b, void *c, void *d, void *e, void *f, void *g,"
     " int most, char *found, int *count) {{ for (int i = 0; i < 96; i++) found[i] = 0; *count = 1; return 0; }}",
     "cudnnGetVersion": "unsigned long {name}(void) {{ return 92400; }}",
@@ -112,7 +112,7 @@ def _function(name: str) -> str:
         return _SPECIAL[name].format(name=name)
     if re.search(r"Get(Error|Status)(String|Name)", name):
         return f'const char *{name}(void) {{ return "simulated"; }}'
-    if "Create" in name and not name.startswith("cupti"):  # torch uses what it has made
+    if "Create" in name and not name.startswith("cupti"):  # torch uses the created object
         return f"int {name}(void **made) {{ static char it[4096]; if (made) *made = it; return 0; }}"
     if name.startswith("cudnn") and ("Get" in name or "Find" in name):
         return f"int {name}(void) {{ return 3000; }}"  # CUDNN_STATUS_NOT_SUPPORTED

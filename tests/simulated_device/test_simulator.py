@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torchrun
 
 
 def direct(device: SimulatedDevice, case: str, faults: str = "", control: Path | None = None) -> str:
-    """What the case of jobs/direct.py prints; it must end with exit status 0."""
+    """Run a case of jobs/direct.py, which must succeed, and return its output."""
     libraries = str(device.place.libraries)
     done = device.run_python(JOBS / "direct.py", case, libraries, faults=faults, control=control)
     assert done.returncode == 0, done.stderr

@@ -36,7 +36,7 @@ def event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)
 
 
-# Events have the times of the device, not those of the host.
+# Events have the device's times, not the host's.
 begin, end = event(), event()
 begin.record()
 torch.cuda._sleep(SECOND // 5)
@@ -45,7 +45,7 @@ assert not end.query()
 end.synchronize()
 assert begin.elapsed_time(end) >= 199, begin.elapsed_time(end)
 
-# A stream waits for an event of another one, and holds up no third one.
+# A stream waits for another stream's event, and does not block a third stream.
 first, second, third = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Stream()
 slept, waited = event(), event()
 with torch.cuda.stream(first):
@@ -59,7 +59,7 @@ third.synchronize()
 waited.synchronize()
 assert slept.elapsed_time(waited) >= 0
 
-# What the host changes after a copy was enqueued does not reach the device.
+# If the host changes memory after a copy was enqueued, the change does not reach the device.
 source, target = torch.ones(3), torch.zeros(3, device="cuda")
 with torch.cuda.stream(first):
     torch.cuda._sleep(SECOND // 5)
@@ -68,7 +68,7 @@ source.fill_(5)
 first.synchronize()
 assert target.cpu().tolist() == [1, 1, 1]
 
-# A graph executes nothing when it is captured, and all with each replay.
+# A graph executes nothing while it is captured, and everything on each replay.
 source, target = torch.zeros(3, device="cuda"), torch.zeros(3, device="cuda")
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
@@ -84,7 +84,7 @@ for value in (1.0, 2.0):
     assert target.cpu().tolist() == [value] * 3
     assert begin.elapsed_time(end) >= 99
 
-# kernel_ms: each kernel takes that long from when the control file says so, and no longer when it does not.
+# kernel_ms: each kernel takes that long while the control file says so.
 control = Path(os.environ["SIMDEV_CONTROL"])
 
 
@@ -100,13 +100,13 @@ def addition() -> float:
 control.write_text("# each kernel is slow\nkernel_ms ms=150\n")
 while addition() < 150:
     pass
-control.write_text("kernel_ms\n")  # a mistake: reported once, and what was before it holds
+control.write_text("kernel_ms\n")  # a mistake is reported once, and the previous faults stay
 assert all(addition() >= 150 for _ in range(2))
 control.unlink()
 while addition() >= 150:
     pass
 
-# One stream that is busy for ever holds up none of the others; the end of the process does not wait for it.
+# A stream that is busy for ever does not block the others, and the process ends without waiting for it.
 with torch.cuda.stream(first):
     torch.cuda._sleep(NEVER)
 with torch.cuda.stream(second):

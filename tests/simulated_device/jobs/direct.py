@@ -1,6 +1,6 @@
-"""Calls NCCL itself, without torch: what a job under PyTorch cannot show, or not as quickly.
+"""Calls NCCL directly, without torch, for what a job under PyTorch cannot show, or not as quickly.
 
-argv: CASE, folder of the libraries. Exit status 0: all was as it must be.
+argv: CASE, folder of the libraries. Exit status 0: all was right.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ if case == "init_hang":
     control.write_text("init_hang rank=1\n")
     process = os.fork()
     if not process:
-        os.environ["RANK"] = "1"  # before the first look at the faults
+        os.environ["RANK"] = "1"  # before the faults are read
         join(identity, 2, 1)
         os._exit(0)
     joined = threading.Thread(target=join, args=(identity, 2, 0))
@@ -63,7 +63,7 @@ elif case == "order":  # kernels of one communicator in two streams
         assert nccl.ncclAllReduce(address, address, 64, INT8, 0, comm, stream) == SUCCESS
     assert cuda.cudaMemsetAsync(address, 0, 64, streams[2]) == SUCCESS
     assert cuda.cudaStreamSynchronize(streams[2]) == SUCCESS
-    time.sleep(0.2)  # in which the second kernel would end, if it did not wait for the first
+    time.sleep(0.2)  # the second kernel would end meanwhile if it did not wait for the first
     assert [cuda.cudaStreamQuery(stream) == SUCCESS for stream in streams] == [False, False, True]
     assert nccl.ncclCommAbort(comm) == SUCCESS
     assert cuda.cudaDeviceSynchronize() == SUCCESS

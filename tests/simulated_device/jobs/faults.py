@@ -1,4 +1,4 @@
-"""Two ranks, which switch each fault on and off by the control file of SIMDEV_CONTROL. Exit status 0: all was right."""
+"""Two ranks switch each fault on and off with the control file (SIMDEV_CONTROL). Exit status 0: all was right."""
 
 import datetime
 import faulthandler
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 REREAD = 0.05
-"""Seconds within which each process looks at the control file again."""
+"""Seconds within which each process reads the control file again."""
 faulthandler.dump_traceback_later(80, exit=True)  # before the test gives up, so that a hang shows its line
 rank = int(os.environ["RANK"])
 device = torch.device("cuda", rank)
@@ -26,7 +26,7 @@ kernels = 0
 
 
 def meet() -> None:
-    """On the hosts: nothing of this reaches a device."""
+    """Let the ranks wait for each other on their hosts. This does not use the devices."""
     global steps
     steps += 1
     store.add(f"step {steps}", 1)
@@ -61,7 +61,7 @@ def until(look: Callable[[], bool]) -> None:
 
 
 def shortest(calls: int = 4) -> float:
-    """Milliseconds on the device; a busy machine can make each longer."""
+    """Milliseconds of the shortest call on the device: a busy machine can make any call longer."""
     works = []
     for _ in range(calls):
         works.append(call())
@@ -83,7 +83,7 @@ with faults("late rank=1 ms=200"):
     waiting, late = (float(store.get(f"late {one}")) for one in (0, 1))
     assert waiting - late >= 150, (waiting, late)
 
-# endless: one kernel does not end on one rank. What is behind it in the stream waits, and nothing else does.
+# endless: one kernel does not end on one rank. Only the work behind it in the stream waits.
 with faults(f"endless rank=1 after={kernels}"):
     struck = call()
     struck.wait()

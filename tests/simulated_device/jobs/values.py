@@ -1,4 +1,4 @@
-"""Three ranks: each operation of NCCL gives the values that it must. Exit status 0: all were right.
+"""Three ranks check the values that each operation of NCCL gives. Exit status 0: all were right.
 
 Kernels do not compute on the simulated device: all data comes from the host.
 """
@@ -59,7 +59,7 @@ part = torch.zeros(200_001, dtype=torch.float64, device=device)
 dist.reduce_scatter_tensor(part, gathered)
 assert torch.equal(part.cpu(), 3 * (large + rank))
 
-# Each other collective.
+# The other collectives.
 tensor = data(rank, 7)
 dist.broadcast(tensor, src=1)
 check(tensor, 1, 7)
@@ -111,7 +111,7 @@ with dist._coalescing_manager(device=device, async_ops=True) as manager:
 manager.wait()
 check(torch.cat([tensor.cpu() for tensor in tensors]), 3, 3)
 
-# Groups: a communicator of their own, and one that is split off.
+# Groups: one with a new communicator, and one whose communicator is split off.
 pair = dist.new_group([0, 2])
 split = dist.split_group(split_ranks=[[0, 1], [2]])
 if rank != 1:
@@ -120,7 +120,7 @@ if rank != 1:
 dist.all_reduce(tensor := data(rank + 1), group=split)
 check(tensor, 3)
 
-# Two groups: a collective that waits for a rank in one group holds up none of the other's.
+# Two groups: a collective that waits for a rank in one group does not block the other group's collectives.
 store = dist.distributed_c10d._get_default_store()
 other = dist.new_group([0, 1, 2])
 dist.barrier(group=other)
