@@ -1,4 +1,4 @@
-// What the simulated NCCL needs of the simulated CUDA runtime, beside CUDA's own functions.
+// What the simulated NCCL needs from the simulated CUDA runtime, beside CUDA's own functions.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -34,11 +34,11 @@ struct Mark {
   void wait() const { is_reached.wait(false); }
 };
 
-// The record of an event with timing that is the last thing in the stream; null: there is none. What starts late takes back
-// that it was reached, so that the event tells the true start.
+// The record of an event with timing, if it is the last item in the stream; else null. A kernel that starts late marks it as
+// not reached, so that the event shows the true start.
 std::shared_ptr<Mark> mark_at_end(cudaStream_t stream);
 
-// Whether SIMDEV_TRACE is set: what is not simulated, and each NCCL kernel, is written to stderr.
+// Whether SIMDEV_TRACE is set. If so, NCCL kernels and what is not simulated are written to stderr.
 bool is_traced();
 
 }  // namespace simdev

@@ -101,14 +101,14 @@ void read_all(const std::string& text, char separator, Settings& settings) {
   while (std::getline(lines, line, separator)) read_line(line, settings);
 }
 
-// The settings of the environment and the control file. One thread at a time.
+// The settings from the environment and the control file. Only one thread may use it at a time.
 class Source {
  public:
   Source() {
     try {
       if (of_environment) read_all(of_environment, ';', initial_);
     } catch (const std::invalid_argument& error) {
-      // A job with another fault than the one that was meant would be taken for a test of that one.
+      // A job without the intended fault would pass for a test of it.
       fprintf(stderr, "simulated device: SIMDEV_FAULTS: %s\n", error.what());
       _exit(2);
     }
@@ -131,7 +131,7 @@ class Source {
       read_all(text.str(), '\n', settings);
       current_ = settings;
     } catch (const std::invalid_argument& error) {
-      // The job runs, and whoever wrote the file may mend it: the faults remain as they were.
+      // The job runs, and the file may still be corrected: the faults remain as they were.
       fprintf(stderr, "simulated device: %s: %s; the file is ignored until it changes\n", control_file, error.what());
     }
     return current_;

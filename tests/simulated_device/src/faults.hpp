@@ -1,4 +1,4 @@
-// What goes wrong in this process, by SIMDEV_FAULTS and the control file SIMDEV_CONTROL: ../README.md has the grammar.
+// The faults of this process, from SIMDEV_FAULTS and the control file SIMDEV_CONTROL. ../README.md has the grammar.
 #pragma once
 
 #include <functional>
@@ -10,23 +10,23 @@ enum class Fault {
   stuck,      // the device executes nothing more
   endless,    // one NCCL kernel does not end here
   late,       // NCCL kernels start late here
-  kernel_ms,  // other kernels take so long
+  kernel_ms,  // other kernels take this long
   init_hang,  // this rank does not join new communicators
 };
 
 // Whether this process can have faults at all: if not, nothing is looked up.
 bool faults_are_possible();
 
-// What the fault is given (ms), if it acts now; 0 if it is given nothing. The control file is looked at every 20 ms.
+// The fault's ms if it acts now; 0 if it takes none. The control file is checked every 20 ms.
 std::optional<long> active(Fault fault);
 
-// Counts the NCCL kernels that have begun in this process, which `after=N` refers to. The number of the new one, from 1.
+// Counts an NCCL kernel that begins in this process, for `after=N`. Returns its number, from 1.
 long nccl_kernel_begins();
 
-// Whether the fault is for the NCCL kernel of this number and for no later one.
+// Whether the fault acts on exactly the NCCL kernel with this number.
 bool strikes(Fault fault, long kernel);
 
-// Returns once the fault acts no longer, or `given_up` says so.
+// Waits until the fault no longer acts, or `given_up` returns true.
 void wait_while(Fault fault, const std::function<bool()>& given_up = nullptr);
 
 }  // namespace simdev

@@ -69,7 +69,7 @@ SIMDEV_API cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 SIMDEV_API cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
 
-// The numbers are those of an H100, so that torch takes the paths that it takes there.
+// An H100's numbers, so that torch takes the same paths as on an H100.
 SIMDEV_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device < 0 || device >= device_count()) return fail(cudaErrorInvalidDevice);
   cudaDeviceProp& p = *properties;

@@ -116,7 +116,7 @@ SIMDEV_API cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHand
   return fail(cudaErrorNotSupported);
 }
 
-// What a graph keeps alive in CUDA is never freed here.
+// Objects that a graph keeps alive in CUDA are never freed here.
 SIMDEV_API cudaError_t cudaGraphRetainUserObject(cudaGraph_t, cudaUserObject_t, unsigned, unsigned) { return cudaSuccess; }
 SIMDEV_API cudaError_t cudaUserObjectCreate(cudaUserObject_t* out, void*, cudaHostFn_t, unsigned, unsigned) {
   static char object;

@@ -54,7 +54,7 @@ SIMDEV_API cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* functio
   return cudaSuccess;
 }
 
-// CUDA 13 launches by the first, CUDA 12 by the second.
+// CUDA 13 launches with the first function, CUDA 12 with the second.
 SIMDEV_API cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void** arguments, size_t, cudaStream_t stream) {
   return launch(kernel, arguments, stream);
 }
@@ -102,7 +102,7 @@ SIMDEV_API cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t,
 
 static int not_supported() { return cudaErrorNotSupported; }
 
-// torch asks for functions that it calls in few cases only, and fails if one is not there.
+// torch also asks for functions that it rarely calls, and fails if one is missing.
 SIMDEV_API cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                                         cudaDriverEntryPointQueryResult* status) {
   static void* driver = dlopen("libcuda.so.1", RTLD_NOW);

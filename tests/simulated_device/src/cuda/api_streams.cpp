@@ -76,7 +76,7 @@ SIMDEV_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 SIMDEV_API cudaError_t cudaEventQuery(cudaEvent_t event) {
   auto mark = event_of(event).mark();
-  return !mark || mark->is_reached ? cudaSuccess : cudaErrorNotReady;  // one that was never recorded is complete
+  return !mark || mark->is_reached ? cudaSuccess : cudaErrorNotReady;  // an event that was never recorded is complete
 }
 SIMDEV_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (auto mark = event_of(event).mark()) mark->wait();

@@ -9,11 +9,11 @@ namespace simdev {
 
 constexpr int MOST_DEVICES = 64;
 
-int device_count();       // SIMDEV_DEVICES, 8
-size_t device_memory();   // bytes: SIMDEV_MEMORY_MB, 80 GiB
+int device_count();       // SIMDEV_DEVICES, default 8
+size_t device_memory();   // bytes: SIMDEV_MEMORY_MB, default 80 GiB
 int current_device();     // of this thread
 void set_current_device(int device);
-int cuda_version();       // of the headers, which are those of torch's CUDA
+int cuda_version();       // of the headers, which match torch's CUDA
 
 // Keeps the error for cudaGetLastError, and returns it.
 cudaError_t fail(cudaError_t error);

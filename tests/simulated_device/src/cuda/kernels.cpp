@@ -27,7 +27,7 @@ struct Kernels {
 };
 Kernels& kernels = *new Kernels;
 
-// Bytes of the type that begins this part of a mangled name; 0: of none that is filled.
+// Bytes of the type at the beginning of this part of a mangled name; 0: it is no type that is filled.
 size_t width_of_type(std::string_view mangled) {
   if (mangled.starts_with("N3c104HalfE") || mangled.starts_with("N3c108BFloat16E")) return 2;
   switch (mangled.empty() ? ' ' : mangled[0]) {
@@ -77,7 +77,7 @@ cudaError_t launch(const void* function, void** arguments, cudaStream_t handle) 
   const Kernel kernel = kernel_of(function);
   Stream& stream = stream_of(handle);
   if (faults_are_possible()) {
-    // Whether the kernel is slow shows when its turn comes: what is before it may take long.
+    // The fault is looked up when the kernel's turn comes, because the work before it may take long.
     const auto slow = [] {
       if (auto ms = active(Fault::kernel_ms)) sleep_for(*ms / 1e3);
     };

@@ -1,4 +1,4 @@
-// Kernels: what they would compute is not simulated, except for two that jobs of tests need.
+// Kernels. They compute nothing, except for two that jobs of tests need.
 #pragma once
 
 #include <cuda_runtime_api.h>

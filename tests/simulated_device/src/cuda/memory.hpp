@@ -1,4 +1,4 @@
-// Memory of devices and pinned memory: mapped memory of the host, and a table of what each block stands for.
+// Memory of devices and pinned memory: mapped memory of the host, and a table of the blocks.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,7 +25,7 @@ cudaError_t register_host(void* address, size_t size);
 cudaError_t release(void* address);
 size_t free_memory(int device);
 
-// Memory that CUDA does not know is read before this returns, and written before this returns, as cudaMemcpyAsync does.
+// Like cudaMemcpyAsync, this reads or writes memory that CUDA does not know before it returns.
 void copy(void* to, const void* from, size_t size, Stream& stream);
 
 }  // namespace simdev

@@ -1,7 +1,7 @@
 // Streams, events and graphs.
 //
-// A stream is a queue. Work that cannot wait runs at once on the thread that enqueues it if the stream is idle, because a thread
-// of its own for each small kernel would cost 50 us; else the stream's worker runs it, in order.
+// A stream is a queue, and its worker runs the work in order. If the stream is idle, work that cannot wait runs at once on the
+// thread that enqueues it: another thread would cost 50 us for each small kernel.
 #pragma once
 
 #include <condition_variable>
@@ -23,11 +23,11 @@ struct Item {
 
 class Stream;
 
-// What was captured, in the order of the calls: replayed in one stream, in that order.
+// The captured work. It is replayed in one stream, in the order of the calls.
 struct Graph {
   unsigned long long id = 0;
   std::vector<Item> items;
-  std::set<Stream*> streams;  // that are being captured into it
+  std::set<Stream*> streams;  // streams that are being captured into it
 };
 
 class Stream {
@@ -36,12 +36,12 @@ class Stream {
   const int device, priority;
 
   void add(Work work, Pace pace);
-  // Enqueues reaching the mark. `is_timed`: the event has timing.
+  // Enqueues work that reaches the mark. `is_timed`: the event has timing.
   void record(std::shared_ptr<Mark> mark, bool is_timed);
   bool is_idle();
-  // Returns once all is executed that was enqueued before.
+  // Waits until all work that was enqueued before is executed.
   void finish();
-  // No more work comes: the worker ends after what is queued.
+  // No more work comes: the worker ends after the queued work.
   void retire();
 
   void capture_into(Graph* graph);
@@ -50,7 +50,7 @@ class Stream {
   std::shared_ptr<Mark> mark_at_end();
 
  private:
-  void push(Work work);  // with the lock
+  void push(Work work);  // needs the lock
   void execute_all();
   bool is_idle_locked() const { return queue_.empty() && !is_executing_; }
 
@@ -86,7 +86,7 @@ Stream* new_stream(int device, int priority);
 void retire_stream(Stream& stream);
 void finish_device(int device);
 
-// Graphs that are being captured. null: this capture has ended.
+// Graphs that are being captured. null: the capture has ended.
 Graph* begin_capture(Stream& stream);
 Graph* capture_with_id(unsigned long long id);
 void end_capture(Graph& graph);

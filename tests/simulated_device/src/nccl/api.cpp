@@ -48,7 +48,7 @@ SIMDEV_API ncclResult_t ncclCommShrink(ncclComm_t parent, int* without, int coun
 #endif
 
 SIMDEV_API ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  if (comm) comm->abort();  // PyTorch's watchdog aborts communicators that are not there yet, too
+  if (comm) comm->abort();  // PyTorch's watchdog also aborts communicators that do not exist yet
   return ncclSuccess;
 }
 SIMDEV_API ncclResult_t ncclCommRevoke(ncclComm_t comm, int) { return ncclCommAbort(comm); }
@@ -95,7 +95,7 @@ SIMDEV_API const char* ncclGetLastError(ncclComm_t) { return last_failure(); }
 
 namespace {
 
-// What was called between ncclGroupStart and ncclGroupEnd, for each communicator: one kernel, in the stream of its first call.
+// A communicator's calls between ncclGroupStart and ncclGroupEnd. They become one kernel, in the stream of the first call.
 struct Pending {
   ncclComm_t comm;
   cudaStream_t stream;

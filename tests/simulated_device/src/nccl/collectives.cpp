@@ -1,4 +1,4 @@
-// Collectives: in rounds of one chunk, each rank lays out its part and takes what it needs of the others'.
+// Collectives: in each round of one chunk, every rank lays out its part and takes what it needs from the others' parts.
 #include <algorithm>
 #include <cstring>
 
@@ -12,7 +12,7 @@ class Collective {
  public:
   Collective(ncclComm& comm, const Operation& operation)
       : comm_(comm), operation_(operation), meeting_(comm.meeting), bytes_(operation.count * width_of(operation.type)) {
-    // What is scattered has a part for each rank, and all of these share the chunk.
+    // Scattered data has a part for each rank, and the parts share the chunk.
     const size_t parts = is_scattered() ? comm.ranks : 1;
     piece_ = std::max<size_t>(64, CHUNK_BYTES / parts / 64 * 64);
   }
@@ -39,8 +39,8 @@ class Collective {
   bool is_root() const { return operation_.peer == comm_.rank; }
   size_t rounds(size_t bytes) const { return std::max<size_t>(1, (bytes + piece_ - 1) / piece_); }
 
-  // NCCL's kernels compare nothing: with another operation or root they wait for data that does not come, and with fewer bytes
-  // than this rank's, the others end first. With sizes of as many rounds all end, with wrong data.
+  // NCCL's kernels compare nothing. If operations or roots differ, they wait for data that does not come. A rank with fewer bytes
+  // than this one ends first, and this one waits. If sizes differ but need equally many rounds, all end, with wrong data.
   bool others_fit() {
     for (int rank = 0; rank < comm_.ranks; rank++) {
       const Call& other = meeting_.call(rank);
@@ -63,7 +63,7 @@ class Collective {
 
   void take(size_t at, size_t size) {
     char* output = operation_.output + at;
-    const size_t own = comm_.rank * piece_;  // where this rank's part begins in what is scattered
+    const size_t own = comm_.rank * piece_;  // where this rank's part of scattered data begins
     switch (operation_.kind) {
       case Kind::all_reduce: reduce(output, 0, size); break;
       case Kind::reduce:

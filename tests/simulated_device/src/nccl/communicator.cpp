@@ -55,7 +55,7 @@ void ncclComm::hold(double seconds) {
 
 void ncclComm::execute(long ticket, const std::vector<Operation>& operations, const std::shared_ptr<Mark>& begin) {
   if (auto ms = active(Fault::late)) {
-    // PyTorch records the event of a call's start just before the call: it is reached when the device comes to the kernel.
+    // PyTorch records a call's start event just before the call: the device reaches it when it comes to the kernel.
     if (begin) begin->is_reached = false;
     hold(*ms / 1e3);
     if (begin) begin->reach();
@@ -75,7 +75,7 @@ void ncclComm::execute_operations(const std::vector<Operation>& operations, long
       messages.push_back(operation);
     else
       execute_collective(*this, operation);
-  if (!messages.empty()) execute_messages(*this, messages);  // those of one kernel proceed side by side
+  if (!messages.empty()) execute_messages(*this, messages);  // the messages of one kernel proceed side by side
   if (strikes(Fault::endless, kernel)) wait_while(Fault::endless, given_up());
 }
 
@@ -93,7 +93,7 @@ void ncclComm::finish() {
   turn_.wait(lock, [&] { return served_ == tickets_ || is_aborted; });
 }
 
-// ---------------------------------------------------------------- reductions of one's own
+// ---------------------------------------------------------------- the user's reductions
 
 ncclRedOp_t ncclComm::add_factor(double factor) {
   std::lock_guard lock(mutex_);
@@ -117,7 +117,7 @@ bool is_blocking(const ncclConfig_t* config, bool otherwise) {
   return !config || config->blocking == NCCL_CONFIG_UNDEF_INT ? otherwise : config->blocking != 0;
 }
 
-// Fails, or ends with the communicator complete or aborted.
+// Waits until all ranks have joined or the communicator is aborted. Sets the state.
 void join(ncclComm& comm) {
   if (comm.ranks > MOST_RANKS) {
     comm.state = failure(ncclInvalidArgument, "the simulated NCCL has at most 64 ranks");
@@ -132,7 +132,7 @@ void join(ncclComm& comm) {
   trace("joined", comm);
 }
 
-// Runs `make`, which sets the state, here or, for a communicator that does not block, on a thread of its own.
+// Runs `make`, which sets the state. For a communicator that does not block, it runs on a new thread.
 ncclResult_t start(ncclComm* comm, ncclComm_t* out, std::function<void()> make) {
   *out = comm;
   if (!comm->is_blocking) {

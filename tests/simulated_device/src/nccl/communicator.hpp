@@ -1,4 +1,4 @@
-// A communicator: how it comes to be, and how its kernels follow each other on the device.
+// A communicator: how it is created, and in which order its kernels execute on the device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@
 #include "meeting.hpp"
 #include "operations.hpp"
 
-// NCCL's type, so that it has no namespace.
+// NCCL declares this type without a namespace.
 struct ncclComm {
   ncclComm(std::string name, int rank, int ranks, bool is_blocking)
       : name(std::move(name)), rank(rank), ranks(ranks), is_blocking(is_blocking) {
@@ -22,7 +22,7 @@ struct ncclComm {
   }
 
   const std::string name;  // all ranks compute the same one
-  int rank, ranks;         // of a split they are known once the parent's ranks have met
+  int rank, ranks;         // in a split, known once the parent's ranks have met
   int device = 0;
   const bool is_blocking;
   simdev::Meeting meeting;
@@ -36,7 +36,7 @@ struct ncclComm {
   void abort();
   void finish();  // waits for its kernels, unless it is aborted
 
-  // On the thread that calls NCCL: the operations become one kernel in the stream.
+  // Enqueues the operations as one kernel in the stream. Runs on the thread that calls NCCL.
   void submit(cudaStream_t stream, std::vector<simdev::Operation> operations);
 
   // Factors of ncclRedOpCreatePreMulSum.
@@ -51,8 +51,8 @@ struct ncclComm {
   void execute_operations(const std::vector<simdev::Operation>& operations, long kernel);
   void hold(double seconds);  // an abort ends it
 
-  // A communicator's kernels execute in the order of their calls, whatever their streams: a kernel that does not end holds up
-  // all that come behind it, in each stream.
+  // A communicator's kernels execute in the order of their calls, even in different streams: a kernel that does not end blocks
+  // all later ones.
   std::mutex mutex_;
   std::condition_variable turn_;
   long tickets_ = 0, served_ = 0;

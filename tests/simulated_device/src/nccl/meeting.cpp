@@ -25,14 +25,14 @@ size_t whole_pages(size_t bytes) { return (bytes + 4095) & ~size_t(4095); }
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-// Whether the open file is still the one of this name.
+// Whether the path still leads to the open file.
 bool is_linked(int file, const std::string& path) {
   struct stat opened {}, named {};
   return !fstat(file, &opened) && !stat(path.c_str(), &named) && opened.st_ino == named.st_ino;
 }
 
-// Ranks hold a shared lock of a file until all have joined, and the last unlinks it. One that nobody has locked is of a job that
-// was killed before: the next job unlinks it.
+// Ranks hold a shared lock on a file until all have joined, and then unlink it. A file without a lock is from a job that was
+// killed before: the next job unlinks it.
 void unlink_abandoned() {
   std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(FOLDER), closedir);
   while (dirent* entry = folder ? readdir(folder.get()) : nullptr) {

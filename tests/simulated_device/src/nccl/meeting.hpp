@@ -13,13 +13,13 @@ constexpr int MOST_RANKS = 64;               // of a communicator
 constexpr size_t CHUNK_BYTES = 256 << 10;    // of a rank's data in one round of a collective
 constexpr size_t LETTER_BYTES = 64 << 10;    // of a piece of a message
 
-// What a rank calls: the others see whether it fits theirs.
+// What a rank calls. The others check whether it fits their calls.
 struct Call {
   int kind, root;
   uint64_t bytes;
 };
 
-// From one rank to one other: a letter at a time.
+// Carries messages from one rank to another, one letter at a time.
 struct alignas(64) Mailbox {
   std::atomic<uint64_t> written, read;
   uint64_t bytes;
@@ -29,15 +29,15 @@ class Meeting {
  public:
   using GivenUp = std::function<bool()>;
 
-  // Ends with all ranks there, or when `given_up`. Throws std::system_error if there is no shared memory.
+  // Waits until all ranks have joined, or `given_up` returns true. Throws std::system_error if there is no shared memory.
   void join(const std::string& name, int rank, int ranks, const GivenUp& given_up);
   bool is_complete() const { return complete_; }
 
-  // Returns whether `done` has come true; false: given up first. Each rank that changes something others wait for notifies.
+  // Waits until `done` returns true. False: given up first. A rank that changes what others wait for must notify.
   bool wait(const std::function<bool()>& done, const GivenUp& given_up);
   void notify();
 
-  // All ranks reach their next step: of kernels on the device, and of calls on the host.
+  // Waits until all ranks reach their next step: of kernels on the device, or of calls on the host.
   bool meet_on_device(const GivenUp& given_up) { return meet(&Place::device_step, ++device_step_, given_up); }
   bool meet_on_host(const GivenUp& given_up) { return meet(&Place::host_step, ++host_step_, given_up); }
 
@@ -66,7 +66,7 @@ class Meeting {
   int rank_ = 0, ranks_ = 0;
   uint64_t device_step_ = 0, host_step_ = 0;
   std::atomic<bool> complete_{false};
-  // Never unmapped: a kernel that an abort left waiting may still look.
+  // Never unmapped: a kernel that an abort left waiting may still read it.
   Hall* hall_ = nullptr;
   Mailbox* mailboxes_ = nullptr;
   char *chunks_ = nullptr, *letters_ = nullptr;

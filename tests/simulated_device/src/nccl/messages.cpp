@@ -1,5 +1,5 @@
-// Sends and receives: letters of at most 64 KiB through the mailbox of the two ranks. Those of one kernel proceed side by
-// side; of two with the same peer in the same direction, the first goes first.
+// Sends and receives: letters of at most 64 KiB through the mailbox of the two ranks. The messages of one kernel proceed side
+// by side, but messages with the same peer and direction proceed in order.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -25,12 +25,12 @@ class Message {
   bool is_over() const { return is_over_; }
   std::tuple<bool, int, int> way() const { return {is_send(), from_, to_}; }  // a rank may send to itself
 
-  // Whether something was sent or received.
+  // Sends or receives a letter. Returns whether one was sent or received.
   bool move() { return is_send() ? send() : receive(); }
 
  private:
   bool send() {
-    if (last_letter_) {  // like NCCL's without buffers, a send ends once it is received
+    if (last_letter_) {  // like NCCL without buffers: a send ends once it is received
       is_over_ = mailbox_.read >= last_letter_;
       return false;
     }

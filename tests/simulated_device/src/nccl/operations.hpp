@@ -14,7 +14,7 @@ struct Operation {
   Kind kind;
   const char* input;
   char* output;
-  size_t count;  // of elements: what NCCL's function is given
+  size_t count;  // of elements, as passed to NCCL's function
   ncclDataType_t type;
   int reduction;  // an ncclRedOp_t, or one made by ncclRedOpCreatePreMulSum
   int peer;       // the root, or the other rank of a message
