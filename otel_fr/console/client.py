@@ -227,11 +227,11 @@ class Client:
     def incidents(
         self, *, job: str | None = None, state: str | None = None, brief: bool = False, consequences: bool = False
     ) -> list[IncidentHead]:
-        """The incidents that are causes, with all keys that the API gives.
+        """The incidents, without consequences whose cause is listed, with all keys that the API gives.
 
         Args:
             brief: leave out the keys that grow with the number of waiting ranks.
-            consequences: also return consequences.
+            consequences: return these consequences, too.
         """
         asked = {"job": job, "state": state, "view": "brief" if brief else None}
         return self._listed("incidents", IncidentHead, {**asked, "include": "consequences" if consequences else None})

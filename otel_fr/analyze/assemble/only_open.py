@@ -1,4 +1,4 @@
-"""Recognises files that contain only calls in flight. Calls that are not in such a file have completed.
+"""Recognises files that contain only calls in flight. All other calls of their ranks have completed.
 
 Recorders can leave out completed calls (PyTorch's ``onlyActive``, which NVRx uses). The file does not say so, but
 these facts show it:

@@ -1,6 +1,6 @@
 // Draws the timeline. The data: texts once in operations, groups, details, stacks; rows = {rank, role, calls}; a call =
 // [operation, group, sequence id, column, start, end, state, fault, details, stack, took], times in microseconds,
-// -1 for what is not known. States: 0 completed, 1 in flight, 2 failed, 3 unknown, 4 the call that a culprit did not make.
+// -1: not known. States: 0 completed, 1 in flight, 2 failed, 3 unknown, 4 the call that a culprit did not make.
 (() => {
   const source = document.getElementById("data");
   if (!source) return;

@@ -15,7 +15,7 @@ using namespace simdev;
 // ---------------------------------------------------------------- communicators
 
 SIMDEV_API ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_VERSION_CODE;  // of the headers, which are those of torch's NCCL
+  *version = NCCL_VERSION_CODE;  // of the headers, which match torch's NCCL
   return ncclSuccess;
 }
 SIMDEV_API ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
