@@ -68,8 +68,8 @@ def __dir__() -> list[str]:
 def instrument() -> None:
     """Record this process's collectives, starting with the next process group that it creates.
 
-    Not needed where the package's entry points are active, as they are after installation. Does nothing if called
-    again, or if neither an OTLP endpoint nor ``OTEL_FR_ENABLED=1`` is set, or if otel-fr is disabled.
+    If otel-fr is installed, its entry points call this. Does nothing if called again, if otel-fr is disabled, or if
+    neither an OTLP endpoint nor ``OTEL_FR_ENABLED=1`` is set.
     """
     from otel_fr import config
     from otel_fr.capture import hook
@@ -99,8 +99,8 @@ def dump(reason: str = "request") -> None:
 def on_peer_failure(callback: Callable[[PeerFailure], object]) -> Callable[[], None]:
     """Call ``callback`` when the collector reports the failure of a rank that shares a process group with this one.
 
-    It receives a `PeerFailure`, once for each failure, including failures that are already known, on a thread of
-    otel-fr's own. An exception that it raises is logged. If it hangs, only this callback receives no further calls.
+    A thread of otel-fr calls it with a `PeerFailure`, once for each failure, including failures that are already known.
+    otel-fr logs exceptions that the callback raises. A callback that hangs receives no further calls; the others do.
 
     Returns:
         A function that ends the subscription.
@@ -120,16 +120,16 @@ def reconfigure(*, timeout: float = 60.0, minimum: int = 1) -> tuple[int, int]:
     This needs torch 2.14 or later, a group made with ``init_process_group(..., enable_reconfigure=True)``, and a store
     that outlives ranks, such as the store of torchrun's agent. All ranks call it once after ``init_process_group``,
     because such a group cannot be used before. Later, each rank whose collective failed calls it. Ranks that are not
-    known to have failed have ten seconds to come. Ranks are renumbered in their order. Other process groups stay as
-    they were, with the old ranks: create again those that are used.
+    known to have failed have ten seconds to come. Ranks keep their order and get new numbers. Other process groups
+    keep the old ranks: re-create the ones that you use.
 
     Args:
         timeout: seconds until the members must be agreed on.
         minimum: least number of ranks; the first time all are needed.
 
     Raises:
-        ReconfigureError: it cannot be done; the text says why. Also raised in a rank without which the others
-            continued.
+        ReconfigureError: the group cannot be re-formed; the text says why. Also raised in a rank that the others left
+            out.
     """
     from otel_fr.capture import reconfigure
 

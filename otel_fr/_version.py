@@ -1,3 +1,3 @@
-"""The version of otel-fr; here so that modules which ``otel_fr`` itself imports can read it."""
+"""The version of otel-fr. Modules that ``otel_fr`` itself imports can read it here."""
 
 __version__ = "0.1.0"

@@ -36,14 +36,14 @@ _USAGE: Final = 2
 _REDACTED: Final = "(redacted)"
 _VARIABLES: Final = ("OTEL_", "TORCH_", "TORCHELASTIC_", "NCCL_", "SLURM_")
 """Prefixes of the environment variables that the bundle contains."""
-_SECRET: Final = r"(?:token|secret|passw?|pwd?\b|_pw\b|key|cred|header|auth|cookie|jwt|webhook|\bsig\b|signature)"  # noqa: S105 - names of such
+_SECRET: Final = r"(?:token|secret|passw?|pwd?\b|_pw\b|key|cred|header|auth|cookie|jwt|webhook|\bsig\b|signature)"  # noqa: S105 - names, no secrets
 _SECRET_NAME: Final = re.compile(_SECRET, re.IGNORECASE)
 _SECRET_PART: Final = re.compile(rf"({_SECRET}[\w.-]*(?:\s*[=:]\s*|\s+)).*", re.IGNORECASE | re.DOTALL)
 """In a value, a secret up to the end: ``api.key=...``, ``--token ...``, ``?access_token=...``."""
 _SECRET_VALUE: Final = re.compile(
     r"-----BEGIN|\bAKIA[0-9A-Z]{12}|\bgh[a-z]_\w{16}|\bsk-[\w-]{16}|\bxox[a-z]-|\beyJ[\w-]+\.[\w-]+\.|[^\s/@:]+:[^\s/@]+@|\s-u\s"
 )
-"""What keys, tokens and ``user:password@host`` look like: of AWS, GitHub, model providers, Slack, JWT, curl."""
+"""Private keys, tokens (AWS, GitHub, model providers, Slack, JWT), ``user:password@host``, and curl's ``-u``."""
 _PACKAGES: Final = re.compile(
     r"torch|torchcomms|torchft.*|nvidia[-_]nccl[-_].*|numpy|otel[-_]fr|opentelemetry[-_]sdk|py[-_]spy"
 )
@@ -175,7 +175,7 @@ def _write(output: Path, texts: Mapping[str, tuple[str, str]], files: Mapping[st
     """Write the archive, readable only by its owner.
 
     Raises:
-        OSError: it exists already or cannot be written, or a file cannot be read. Then no part of it remains.
+        OSError: the archive exists or cannot be written, or a file cannot be read. No partial archive remains.
     """
     listed = [f"{name}: {what}" for name, (what, _) in texts.items()] + [f"{name}: {files[name]}" for name in files]
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

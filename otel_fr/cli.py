@@ -84,7 +84,7 @@ _EXAMPLES = {
   otel-fr dump --pid 4711
 """,
 }
-"""Of each subcommand's help; at most 80 columns wide."""
+"""Examples in each subcommand's help, at most 80 columns wide."""
 _EXAMPLES_TITLE = "examples:"
 _EXTRAS = {
     "collector": "otel-fr collector, otel-fr demo",
@@ -95,9 +95,9 @@ _EXTRAS = {
     "instruments": "torch 2.6 or later, if the job has none",
     "uvloop": "a faster otel-fr collector",
 }
-"""Extra of the package -> what it is for. All else, also recording, needs the package alone."""
+"""Extra of the package -> what needs it. Recording and everything else need no extra."""
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Of writing to a file: it is full, or its disk fails."""
+"""Errors of a write: the disk or the quota is full, the file is too large, or the disk fails."""
 _MONITOR = b"otel_fr.monitor"
 """Part of the command line of every rank monitor."""
 
@@ -221,7 +221,7 @@ def _dump(args: argparse.Namespace) -> int:
             continue
         if args.pid not in (None, pid):
             continue
-        # The ring may have outlived its monitor, whose process id may belong to another program now.
+        # The ring may have outlived its monitor. Then another program may have the process id.
         if not _is_monitor(monitor) and has_ended:
             ended += 1
             continue

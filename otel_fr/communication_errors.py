@@ -1,6 +1,6 @@
-"""Exceptions that torch raises when communication fails because a peer is gone or does not come, and those of a stop.
+"""Recognizes exceptions of failed communication (a peer is gone or does not come), and of a stop.
 
-Of a recorded exception, only its text is known: ``"type: message"``. The types of builtins have no module's name.
+Only the text of a recorded exception is known: ``"type: message"``. Builtin types have no module name.
 Imports only the standard library.
 """
 
@@ -16,7 +16,7 @@ _OF_TORCH: Final = "torch.distributed."
 BACKEND: Final = "torch.distributed.DistBackendError"
 """Raised in a rank whose collective timed out or was aborted, even if its backend does not show ends."""
 STORE: Final = ("torch.distributed.DistStoreError", "torch.distributed.DistNetworkError")
-"""Raised in a rank that timed out waiting for others at the job's store, as when a group is created."""
+"""Raised in a rank that timed out waiting for others at the job's store, for example when it creates a group."""
 WAIT: Final = "RuntimeError: Operation timed out!"
 """Raised by ``Work.wait(timeout)`` at its timeout, while the call stays in flight (c10d/Work.cpp)."""
 _WORDS: Final = (
@@ -24,19 +24,19 @@ _WORDS: Final = (
     *("NCCL error", "NCCL communicator ", "nccl", "collective operation timeout", "Operation timed out!"),
     *("Wait timeout", "wait timeout after ", "Timeout waiting for key: ", "Socket Timeout"),
 )
-"""In messages of gloo, of NCCL, and of the store, which are plain RuntimeErrors in some versions of torch. Those that
-tell of wrong arguments have none of them (``ProcessGroupGloo::...``, ``... NCCL built in``), nor
-has ``DataLoader timed out``."""
+"""Parts of messages of gloo, NCCL and the store. Some versions of torch raise them as plain RuntimeErrors. Messages
+about wrong arguments have none of these parts (``ProcessGroupGloo::...``, ``... NCCL built in``), nor has
+``DataLoader timed out``."""
 
 
 _LOST: Final = ("Connection closed by peer", "Connection reset by peer")
-"""Parts of gloo's messages, if the end of a peer has closed the connection."""
+"""Parts of gloo's messages, when a peer has ended, which closes its connections."""
 STOP_SIGNALS: Final = frozenset({SIGHUP, SIGINT, SIGTERM})
 """Signals with which launchers and users end a rank that is not at fault (torchrun sends SIGTERM to its peers)."""
 _INTERRUPT: Final = KeyboardInterrupt.__name__
 """What Ctrl-C raises, unless the program handles the signal."""
 FROM: Final = " (from "
-"""In an exception's text, precedes the exception from or during which it was raised (`otel_fr.capture.exceptions`)."""
+"""In an exception's text, precedes its cause, or the exception that was handled then (`otel_fr.capture.exceptions`)."""
 _NAMES: Final = "|".join(sorted(signal.name for signal in STOP_SIGNALS))
 _STOP: Final = re.compile(
     rf"(?:while handling )?(?:{_INTERRUPT}|SignalException|SystemExit: 0|(?:{_NAMES})\b)|[^\n]*\(from {_INTERRUPT}\b"
@@ -72,7 +72,7 @@ def is_of_communication(error: BaseException) -> bool:
 
 
 def tells_of_stop(text: str) -> bool:
-    """True if an exception, or a message of ``sys.exit``, comes from Ctrl-C or a launcher's signal, if indirectly."""
+    """True if an exception, or a message of ``sys.exit``, comes from Ctrl-C or a launcher's signal, directly or not."""
     return bool(_STOP.match(text))
 
 

@@ -22,9 +22,9 @@ STALL_SHARE = 0.8
 reached the collector by the end of the stall time."""
 MAX_BUFFER_SIZE = 10_000_000
 MAX_INHERITED_BUFFER_SIZE = 100_000
-"""Limit for PyTorch's variables: they count entries, but often have bytes (2097152 would take 448 MiB a rank)."""
+"""Limit for PyTorch's variables: they count entries, but users often set bytes (2097152 would take 448 MiB a rank)."""
 CERTIFICATE_VARIABLE = "OTEL_EXPORTER_OTLP_CERTIFICATE"
-"""For the OTLP endpoint; also for the collector's HTTP address, if a rank or its launcher asks it."""
+"""For the OTLP endpoint, and for requests of ranks and launchers to the collector's HTTP address."""
 COLLECTOR_VARIABLE = "OTEL_FR_COLLECTOR"
 ATTEMPT_VARIABLE = "OTEL_FR_ATTEMPT"
 NODES_CHANGED_VARIABLE = "OTEL_FR_NODES_CHANGED"
@@ -36,7 +36,7 @@ DUMP_FORMATS = ("pickle", "json", "both")
 CAPTURES = ("auto", "hook")
 CAPTURE_VARIABLE = "OTEL_FR_CAPTURE"
 RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""PyTorch's: how many entries its own recorder keeps. The first that is set is used (FlightRecorder.hpp)."""
+"""PyTorch's variables: how many entries its recorder keeps. PyTorch uses the first that is set (FlightRecorder.hpp)."""
 CAPTURE_ENGINES = ("auto", "compiled", "python")
 PEER_FAILURE_ACTIONS = ("ignore", "abort", "exit")
 ON_PEER_FAILURE = "OTEL_FR_ON_PEER_FAILURE"
@@ -106,7 +106,7 @@ VARIABLES = frozenset(
         TOKEN_VARIABLE,
     }
 )
-"""All of otel-fr's own, of ranks, launchers and terminals."""
+"""All variables of otel-fr, for ranks, launchers and terminals."""
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _TORCHS_TRUE = frozenset({"y", "yes", "1", "t", "true"})
@@ -116,7 +116,7 @@ _SWITCHES = {
     "OTEL_FR_ENABLED": {"0", "false", "no", "off"},
     "OTEL_SDK_DISABLED": {"true"},
     "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": {"otel_fr", "otel-fr", "*"},
-}  # variables that switch recording off, by these words
+}  # variables that switch recording off if they have one of these words
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
 
 
@@ -172,7 +172,7 @@ def _sendable(text: str) -> str:
 
 
 def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low: float, high: float) -> float:
-    """Return the value of the first usable variable, or ``default``. Warn of one that is not a number in range."""
+    """Return the value of the first usable variable, or ``default``. Warn about unusable ones before it."""
     unusable: list[tuple[str, str]] = []
     used = default
     for name in names:
@@ -248,7 +248,7 @@ LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 def _sampling_ratio(env: Mapping[str, str]) -> float | None:
-    """Return `Config.sampling_ratio`. Like the SDK: 1 if the sampler is unknown, or the ratio not given."""
+    """Return `Config.sampling_ratio`. As in the SDK, it is 1 if the sampler is unknown or no ratio is given."""
     sampler = _choice(env, "OTEL_TRACES_SAMPLER", SAMPLERS)
     if not sampler.endswith("traceidratio"):
         return None if sampler.endswith("off") else 1.0
@@ -300,21 +300,21 @@ class Config:
         dump_prefix: path prefix given by TORCH_FR_DUMP_TEMP_FILE or TORCHCOMM_FR_DUMP_TEMP_FILE, or None.
         dump_whole_name: ``dump_prefix`` is the full file name (TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME).
         ring_dir: folder of the ring file; None: /dev/shm, else the temporary folder.
-        capture: one of `CAPTURES`. "hook": PyTorch's own recorder is not read; "auto": it is, if it knows more.
+        capture: one of `CAPTURES`. "hook": PyTorch's own recorder is not read; "auto": it is read if it knows more.
         capture_engine: one of `CAPTURE_ENGINES`.
         on_peer_failure: one of `PEER_FAILURE_ACTIONS`.
         peer_timeout: seconds without a report after which a rank that others wait for counts as failed.
-        exit_grace: seconds until a rank that must end, and does not, is ended by force.
+        exit_grace: seconds after which a rank that must end is ended by force.
         heartbeat_timeout: seconds from one heartbeat to the next; 0: no limit.
         first_heartbeat_timeout: seconds from `RankMonitorClient.init_workload_monitoring` to the first heartbeat; 0: no
             limit.
         section_timeouts: name -> seconds, of sections whose program gives no timeout.
         outside_timeout: seconds without an open section, once one has ended; 0: no limit.
-        native_stacks: one of `NATIVE_STACKS`; "auto": the stacks of a stuck rank, where py-spy is installed.
+        native_stacks: one of `NATIVE_STACKS`; "auto": record the stacks of a stuck rank if py-spy is installed.
         on_hang: one of `HANG_ACTIONS`, what the monitor does when a limit has passed.
         metric_interval: seconds between two requests of metrics.
         sampling_ratio: share of the traces whose spans are sent, 0 to 1; None: no span is sent.
-        span_batching: how they are sent.
+        span_batching: how spans are sent.
     """
 
     rank: int = 0

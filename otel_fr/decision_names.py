@@ -12,7 +12,7 @@ GRAPH_REPLAYS: Final = "CUDA graph replays"
 """Launched replays of CUDA graphs. Each is a decision with the value `LAUNCHED`."""
 LAUNCHED: Final = "launched"
 COMPILATION: Final = "torch.compile"
-"""A compilation: which function, and why it was compiled again. As an event, each is a decision of its own."""
+"""A compilation: which function, and why it was compiled again. Each is an event."""
 EVENTS: Final = frozenset({COMPILATION})
 """Names whose decisions do not hold until the next one."""
 CALLS_IN: Final = "calls in "

@@ -1,4 +1,4 @@
-"""``otel-fr doctor``: what would record here, with which engine, what is missing, and whether the endpoint answers."""
+"""``otel-fr doctor``: whether a rank would record here, with which engine, what is missing, if the endpoint answers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
 
 
 def _sending(config: Config, env: Mapping[str, str]) -> Iterator[Line]:
-    """Yield what is not sent because a variable says so, and whether the endpoints of the rest answer."""
+    """Yield which signals a variable switches off, and whether the endpoints answer."""
     off = {signal: name for signal, name in EXPORTERS.items() if env.get(name, "").strip().lower() == "none"}
     if has_endpoint(env) and off:
         what = ", ".join(off) if config.export else "everything"
@@ -147,7 +147,7 @@ def _faults(config: Config) -> Iterator[_Faults]:
     for path in itertools.islice(ring_files(ring_folders(config.ring_dir)), _MAX_RINGS):
         try:
             ring = RingReader.open(path)
-        except (OSError, RingFormatError):  # the ring has just gone; or this is the file of stacks beside a ring
+        except (OSError, RingFormatError):  # the ring was just removed, or this is the file of stacks beside a ring
             continue
         misuses = 0 if ring.activity is None else ring.activity.misuses
         errors, meta = ring.counters["hook_errors"], ring.meta

@@ -1,14 +1,14 @@
 """Fingerprints of the collectives that a rank has enqueued in a process group, to find out whether ranks disagree.
 
-Two ranks that made the same calls in a group have the same fingerprint, whatever they may legally differ in. A
-difference is no verdict: it tells the match engine which calls to compare (`otel_fr.match.facts.legal`). Fingerprints
-follow that engine's rules on what all members must agree in. They leave out what depends on pairs of members: the
-pieces of gather, scatter and all_to_all, and sends and receives.
+Ranks that made the same calls in a group have the same fingerprint: legal differences do not change it. A different
+fingerprint is no verdict: it tells the match engine which calls to compare (`otel_fr.match.facts.legal`). Fingerprints
+cover the fields that all members must agree in, by that engine's rules. They leave out what depends on pairs of
+members: the pieces of gather, scatter and all_to_all, and sends and receives.
 
 The fingerprint of the calls up to a number is a sum modulo 2^52. Each call adds a hash of its `agreed` fields times an
 odd factor that depends on the call's number. So the fingerprint of a range of calls is a difference of two sums. A
-single call that differs always changes it, any other difference except about one in 2^50. Readers of JSON keep integers
-of 52 bits.
+single call that differs always changes it. About one in 2^50 of all other differences is not seen. JSON readers keep
+integers of 52 bits.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def agreed(signature: Signature) -> tuple[object, ...]:
 def untold(signature: Signature) -> int:
     """Return which of a call's `agreed` fields its recorder left out, while other recorders have them.
 
-    Only for groups of several ranks. Calls of ranks for which this differs are legal together but have different
-    hashes, so their fingerprints cannot be compared. With torch 2.6, the Python engine records no reduce ops; PyTorch's
-    recorder records none of these fields.
+    Only for groups of several ranks. If this differs between ranks, their hashes differ even if their calls are legal
+    together, so their fingerprints cannot be compared. With torch 2.6, the Python engine records no reduce ops.
+    PyTorch's recorder records none of these fields.
     """
     operation, found = signature.operation, 0
     if operation in REDUCING and signature.reduce_op is None:
@@ -85,13 +85,13 @@ def untold(signature: Signature) -> int:
 
 
 def common_dtypes(signature: Signature) -> Sequence[str]:
-    """The dtypes that are the same on all members: of the side that every rank has. Of an operation in `OPERATIONS`."""
+    """Return the dtypes that all members must share: of the side that every rank has. Only for `OPERATIONS`."""
     is_output = OPERATIONS[signature.operation].dtypes == "output"
     return signature.output_dtypes if is_output else signature.input_dtypes
 
 
 def common_sizes(signature: Signature) -> Sequence[tuple[int, ...]]:
-    """The sizes that are the same on all members; empty: none are. Of an operation in `OPERATIONS`."""
+    """Return the sizes that all members must share; empty: none. Only for `OPERATIONS`."""
     side = OPERATIONS[signature.operation].sizes
     return signature.output_sizes if side == "output" else signature.input_sizes if side else ()
 

@@ -29,7 +29,7 @@ runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 """
 
 _PR_SET_PDEATHSIG: Final = 1
-"""Of prctl(2)."""
+"""An option of prctl(2)."""
 
 
 def end_with(parent: int) -> bool:

@@ -15,7 +15,7 @@ MAX_RANKS = 100_000
 """Most ranks of a job and members of a group that otel-fr accepts. Every rank number is smaller."""
 
 Stream = Literal["collective", "p2p", "monitored_barrier", "group"]
-"""A series of sequence numbers of a group. PyTorch gives monitored_barrier no collective's number. ``"group"``: calls
+"""A series of sequence numbers of a group. PyTorch does not count monitored_barrier as a collective. ``"group"``: calls
 that create process groups, numbered in the default group, and calls that destroy the group."""
 STREAMS: Final[tuple[Stream, ...]] = get_args(Stream)
 """In the order of the ring's kinds of calls."""
@@ -52,7 +52,7 @@ def encode_ranks(ranks: Iterable[int]) -> str:
 
 
 def _is_even(items: list[int], start: int, step: int) -> bool:
-    """True if the next `BLOCK` items rise by ``step``. Of 100,000 ranks mostly so, and faster than one by one."""
+    """True if the next `BLOCK` items rise by ``step``. With 100,000 ranks, this is faster than one by one."""
     first, end = items[start], start + BLOCK
     last = first + step * (BLOCK - 1)
     return end <= len(items) and items[end - 1] == last and items[start:end] == [*range(first, last + 1, step)]
@@ -109,7 +109,7 @@ def span_id(trace: bytes, rank: int, record_id: int) -> bytes:
 
 
 def activity_trace_id(run: str, rank: int, root: int) -> bytes:
-    """Id (16 bytes) of the trace of a step or outermost section of one rank, by its number in the process."""
+    """Id (16 bytes) of the trace of a rank's step or outermost section. ``root``: its number in the process."""
     return _digest(16, "activity", run, rank, root)
 
 

@@ -324,7 +324,7 @@ def _since_text(since: str | None, detected: str) -> str:
 
 
 def told(data: IncidentData) -> str:
-    """Return the summary with the time since which ranks wait, or one is slow, for texts that are read later."""
+    """Return the summary and since when ranks wait or are slow, for texts that are read later."""
     since, summary = waiting_since_text(data), data["summary"]
     if since:
         summary = with_wait(summary, since)
@@ -339,7 +339,7 @@ def is_slowness(data: IncidentData) -> bool:
 
 
 def told_now(data: IncidentData | IncidentHead, now: float) -> str:
-    """Return the summary with how long ranks of an open incident have waited by ``now`` (Unix time), for live texts."""
+    """Return the summary and, while it fires, how long ranks have waited by ``now`` (Unix time), for live texts."""
     since = unix(data["waiting_since"])
     if since is None or data["state"] != "firing":
         return state_summary(data["summary"], data["state"])

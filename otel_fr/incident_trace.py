@@ -146,10 +146,10 @@ class IncidentSpans:
         return span
 
     def waiting(self, facts: RankFacts, now: float, parent: bytes | None = None) -> Span:
-        """A rank that waits, up to now. The span is provisional: the rank sends the span of its call when that ends.
+        """A rank that waits, up to now. The span is provisional: the rank sends its call's span when the call ends.
 
         Args:
-            parent: the change by which it has become known; None: the incident.
+            parent: the change that made the rank known; None: the incident.
         """
         data = self._data
         call = facts.call or f"{data['operation']} {self._group()}"
@@ -175,7 +175,7 @@ class IncidentSpans:
         return span
 
     def change(self, revision: int, now: float) -> Span:
-        """The incident as it is known now. Below it are the ranks that have become known.
+        """The incident as it is known now. Its children are the ranks that have become known.
 
         It lasts longer than the root, which has what was known before. Jaeger warns of a wrong clock if a child is
         shorter than its parent and ends later.

@@ -19,7 +19,7 @@ class Operation(NamedTuple):
         operators: operators of torch's dispatcher, without ``c10d::``.
         spellings: other names that recorders have for it, separated by blanks.
         analyzer: its name in torch's flight-recorder analyzer (2.13); "": the same.
-        family: the operation whose variant it is, for other forms of tensors; "": it is none.
+        family: the operation that it is a variant of, for other forms of tensors; "": it is no variant.
         kind: ``"collective"``; ``"message"``: between two ranks; ``"group"``: it creates or destroys a process group.
         needs_every_rank: no rank completes it before every rank has enqueued it.
         ends_together: ``"always"``: it ends on every rank soon after the last rank has joined, so durations show who
@@ -56,7 +56,7 @@ class NewGroup(NamedTuple):
 
     Attributes:
         ranks: global ranks of its members, in group order; empty: not known.
-        awaits_all: every rank of the parent group is waited for, not only the members.
+        awaits_all: the call waits for every rank of the parent group, not only for the members.
     """
 
     name: str
@@ -66,7 +66,7 @@ class NewGroup(NamedTuple):
 
 
 # Spellings: the profiling_name of torch's ProcessGroupNCCL / Gloo / XCCL, and torchcomms' flight-recorder hook.
-# Analyzer: all_to_all_single is as ProcessGroupNCCL records it; under its own name, uneven splits are a fault.
+# Analyzer: ProcessGroupNCCL records all_to_all_single as all_to_all. Under its own name, uneven splits are a fault.
 _TABLE: Final = (
     Operation(
         "all_reduce",
@@ -205,13 +205,13 @@ _TABLE: Final = (
 )
 
 OPERATIONS: Final = {one.name: one for one in _TABLE}
-"""By name. If an operation is not here, only this is known: its members join it."""
+"""By name. All that is known about any other operation is that its members join it."""
 
 OPERATORS: Final = {operator: one.name for one in _TABLE for operator in one.operators}
 """Operator of torch's dispatcher -> name, in a fixed order."""
 
 SPELLINGS: Final = OPERATORS | {word: one.name for one in _TABLE for word in (one.name, *one.spellings.split())}
-"""Recorders' spelling, operator or name -> name. It has no backends' prefixes."""
+"""A recorder's spelling (without the backend's prefix), operator or name -> name."""
 
 NEEDS_EVERY_RANK: Final = frozenset(one.name for one in _TABLE if one.needs_every_rank)
 ENDS_TOGETHER: Final = frozenset(one.name for one in _TABLE if one.ends_together == "always")
@@ -220,7 +220,7 @@ REDUCING: Final = frozenset(one.name for one in _TABLE if one.reduces)
 ROOTED: Final = frozenset(one.name for one in _TABLE if one.rooted)
 MESSAGES: Final = frozenset(one.name for one in _TABLE if one.kind == "message")
 COMPARED: Final = frozenset(one.name for one in _TABLE if one.kind == "collective")
-"""Of other operations, it is unknown what the members' calls must agree in, or they need not agree (barriers)."""
+"""Operations in which members' calls must agree. Others need not (barriers), or it is unknown in what they must."""
 PIECEWISE: Final = frozenset(one.name for one in _TABLE if one.pieces)
 """Operations whose sizes have a piece for each member, so that equal signatures may still disagree."""
 LISTS: Final = frozenset(one.name for one in _TABLE if one.pieces == "all")
@@ -233,7 +233,10 @@ DESTRUCTIONS: Final = frozenset({"destroy_process_group", "abort_process_group"}
 
 
 def family(operation: str) -> str:
-    """What variants of an operation have in common; for sends and receives, which may share a number, ``"message"``."""
+    """Return the operation that this one is a variant of, or itself.
+
+    For sends and receives, which may share a number, it is ``"message"``.
+    """
     known = OPERATIONS.get(operation)
     return known.family or operation if known else operation
 

@@ -12,9 +12,9 @@ OF_KUBERNETES: Final = re.compile(r"(^|_)(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(
 """Suffixes of the variables that Kubernetes adds to each pod's environment for a Service, after the Service's name."""
 _PREFIX: Final = "OTEL_FR_"
 _OF_OTHERS: Final = ("OTEL_FR_COLLECTOR_", "OTEL_FR_TEST_")
-"""Prefixes of the collector's options, which refuses unknown ones, and of variables of otel-fr's tests."""
+"""Prefixes of the collector's options (it refuses unknown ones), and of variables of otel-fr's tests."""
 _MOST_DIFFERENT: Final = 2
-"""Letters of a mistyped name that may differ: so many, and at most a third of them."""
+"""Most letters of a mistyped name that may differ, if they are at most a third of the name."""
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

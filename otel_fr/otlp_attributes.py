@@ -1,6 +1,6 @@
 """Makes OTLP attributes from plain values (opentelemetry/proto/common/v1/common.proto), for monitor and traces.
 
-The monitor encodes what changes from span to span from prepared bytes (`otel_fr.monitor.telemetry.span_builder`).
+For what changes from span to span, the monitor uses prepared bytes (`otel_fr.monitor.telemetry.span_builder`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def attributes(values: Mapping[str, object]) -> list[KeyValue]:
 
 
 def utf8(value: object) -> str:
-    """The value's text. Lone surrogates, which files and exceptions may hold and protobuf refuses, become ``?``."""
+    """Return the value's text. Lone surrogates (from files, exceptions) become ``?``, because protobuf refuses them."""
     return encodable(str(value))
 
 

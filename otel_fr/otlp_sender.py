@@ -30,16 +30,16 @@ DEFAULT_TIMEOUT = 10.0
 """Seconds: OpenTelemetry's default of ``OTEL_EXPORTER_OTLP_TIMEOUT``."""
 
 CONNECT_SECONDS = 5.0
-"""Longest attempt to connect, and longest pause before the next attempt. gRPC's own defaults are 20 s and two minutes:
-after an outage, a server would be reached later by as much."""
+"""Longest attempt to connect, and longest pause before the next attempt. gRPC's defaults are 20 s and two minutes: the
+first connection after an outage would be as late."""
 KEEPALIVE_SECONDS = 10.0
-"""If nothing comes for so long on a connection on which an answer is expected, the other end is pinged, and has as long
-to answer. So a connection on which two requests in a row have exceeded `DEFAULT_TIMEOUT` is replaced. Linux gives it up
-as well if what was sent is not acknowledged for as long (TCP_USER_TIMEOUT)."""
+"""gRPC pings the server if it expects an answer and receives nothing for this long, and waits as long for the ping's
+answer. So it replaces a connection on which two requests in a row have exceeded `DEFAULT_TIMEOUT`. Linux also drops a
+connection if the server does not acknowledge sent data for as long (TCP_USER_TIMEOUT)."""
 CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_SECONDS * 1000)),
-    ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_SECONDS * 1000)),  # gRPC measures bandwidths by pings of its own
+    ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_SECONDS * 1000)),  # gRPC measures bandwidth with pings of its own
     ("grpc.http2.max_pings_without_data", 0),  # no limit: a stream of commands is mostly quiet
     ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
     ("grpc.max_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
@@ -109,7 +109,7 @@ class GrpcTarget:
 
 
 def protocol_of(signal: Signal, env: Mapping[str, str] = os.environ) -> str:
-    """Return ``grpc`` (OpenTelemetry's default for Python) or ``http/protobuf``. Warn of other values: ``grpc``."""
+    """Return ``grpc`` (OpenTelemetry's default for Python) or ``http/protobuf``. For other values, warn: ``grpc``."""
     name = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL"
     value = (env.get(name, "") or env.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")).strip().lower() or "grpc"
     if value not in ("grpc", "http/protobuf"):
@@ -132,9 +132,9 @@ def endpoint_of(signal: Signal, env: Mapping[str, str] = os.environ) -> tuple[st
 
 
 def endpoint_mistake(signal: Signal, env: Mapping[str, str] = os.environ) -> str:
-    """Say in one line what is probably wrong with an endpoint that takes nothing, and what to write instead.
+    """Say in one line what is probably wrong with an endpoint that accepts nothing, and what to write instead.
 
-    "" if its text shows nothing wrong.
+    "" if its URL shows no mistake.
     """
     name, url = endpoint_of(signal, env)
     is_grpc = protocol_of(signal, env) == "grpc"
@@ -184,7 +184,7 @@ def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ, timeout
         exporter_class = type("Prepared" + class_name, (base,), methods)
         own = env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_COMPRESSION", "")
         compression = (own or env.get("OTEL_EXPORTER_OTLP_COMPRESSION", "")).strip().lower()
-        # "none" is a value of the specification that the gRPC exporter's own reading of the environment refuses.
+        # The specification allows "none", but the gRPC exporter refuses it in the environment.
         none = {"compression": grpc.Compression.NoCompression} if compression == "none" else {}
         exporter = exporter_class(channel_options=CHANNEL_OPTIONS, **none, **_timeout(signal, env, timeout))
         return Sender(exporter, protocol)
@@ -210,7 +210,7 @@ def _bounded_session() -> Any:
     The exporters would read responses completely. Their timeout is for each read, so an endpoint that sends a byte a
     second would block the sender for ever. A compressed response of 2 MB would take 2 GB in a process beside the job.
     """
-    # Imported here, because a monitor that sends over gRPC does not need it.
+    # Imported here, because a monitor that sends over gRPC does not need them.
     import requests
     import urllib3
     from requests.adapters import HTTPAdapter

@@ -2,8 +2,8 @@
 
 The kernel counts the processes that it ends for this: for a cgroup in ``memory.events`` (version 2) or
 ``memory.oom_control`` (version 1; Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of Linux), for the
-machine in ``/proc/vmstat``. It does not say which processes they were. So a rank that SIGKILL ended shortly after such
-a count rose is taken for one of them.
+machine in ``/proc/vmstat``. It does not say which processes they were. If SIGKILL ended a rank shortly after such a
+count rose, otel-fr assumes that the rank was one of them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def find_group(cgroup: str, mountinfo: str) -> MemoryGroup | None:
 
 
 def count_of(text: str) -> int | None:
-    """Return ``oom_kill`` of any of these files; None: it has none."""
+    """Return the count ``oom_kill`` in one of these files' texts; None: it has none."""
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name == "oom_kill" and value.strip().isdigit():
@@ -75,7 +75,7 @@ class OutOfMemory:
     """The counts of one rank's cgroup and machine.
 
     Args:
-        pid: the rank, while it lives.
+        pid: the rank's process. It must be alive, unless ``first`` is given.
         proc: replaces ``/proc``.
         first: what `as_data` returned in the rank itself, which may have ended by now; anything else is ignored.
     """
@@ -140,7 +140,7 @@ class OutOfMemory:
 
 
 def _from_data(data: object) -> tuple[MemoryGroup | None, int] | None:
-    """Return the inverse of `OutOfMemory.as_data`; None: it is something else, or no count was known."""
+    """Return the inverse of `OutOfMemory.as_data`; None: the data has another form, or no count was known."""
     if not isinstance(data, list) or [type(item) for item in data] != [str, str, int, int]:
         return None
     folder, top, version, count = data

@@ -24,8 +24,8 @@ _SLURM: Final = {
     names.SLURM_NODE_NAME: ("SLURMD_NODENAME",),
 }
 _IN_KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"
-"""Set in every container of a pod. The author of the manifest chooses the names below, and elsewhere they mean other
-things: NODE_NAME is also Jenkins'."""
+"""Set in every container of a pod. The manifest's author chooses among the names below. Elsewhere they mean other
+things: Jenkins also sets NODE_NAME."""
 _KUBERNETES: Final = {
     names.K8S_POD_NAME: ("POD_NAME", "K8S_POD_NAME", "MY_POD_NAME", "OTEL_RESOURCE_ATTRIBUTES_POD_NAME"),
     names.K8S_POD_UID: ("POD_UID", "K8S_POD_UID", "MY_POD_UID", "OTEL_RESOURCE_ATTRIBUTES_POD_UID"),
@@ -33,7 +33,7 @@ _KUBERNETES: Final = {
     names.K8S_NODE_NAME: ("NODE_NAME", "K8S_NODE_NAME", "MY_NODE_NAME", "OTEL_RESOURCE_ATTRIBUTES_NODE_NAME"),
     names.K8S_CONTAINER_NAME: ("CONTAINER_NAME", "K8S_CONTAINER_NAME"),
 }
-"""Names of Kubernetes' documentation of the downward API, and names of OpenTelemetry's Operator; the first counts."""
+"""Names in Kubernetes' documentation of the downward API, and in OpenTelemetry's Operator. The first one set counts."""
 
 
 def platform_attributes(env: Mapping[str, str]) -> dict[str, str]:

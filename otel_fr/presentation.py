@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from signal import Signals
 
 MAX_RANGES = 12
-"""Ranges of ranks that are written out: no reader counts further, and a sentence must stay one."""
+"""Ranges of ranks that are written out, so that sentences stay short."""
 MIN_STEPPED = 5
 """Least number of ranks in equal steps that are folded: ``0, 2, 4, 6`` is read faster than ``0-6 step 2``."""
 MAX_MESSAGE = 200
-"""Characters of an exception's message in a sentence, which must stay one; the full text is shown elsewhere."""
+"""Characters of an exception's message in a sentence, which must stay short; the full text is shown elsewhere."""
 MAX_SUMMARY = 4_000
 """Characters of a summary: more than its parts take together, except for very long names and lists of sizes."""
 MAX_SERVICE = 100
@@ -197,12 +197,12 @@ def with_wait(summary: str, how_long: str) -> str:
 
 
 def state_summary(summary: str, state: str) -> str:
-    """Return the summary of an incident in this state. It is in the present tense, so for a resolved one it says so."""
+    """Return the summary of an incident in this state. It is in the present tense: once resolved, it gets a prefix."""
     return f"while it fired: {summary}" if state == "resolved" else summary
 
 
 def ranks_by_text(texts: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
-    """Group ranks by the text that is true of them, in the order of their first appearance."""
+    """Group ranks by their text, in the order in which the texts first appear."""
     found: dict[str, list[int]] = {}
     for rank, text in texts:
         found.setdefault(text, []).append(rank)
@@ -228,7 +228,7 @@ def duration_text(seconds: float) -> str:
 
 
 def short_duration_text(seconds: float) -> str:
-    """``"148 ms"``, ``"2.5 s"``, and from there on as `duration_text`."""
+    """``"148 ms"``; from one second on like `duration_text`: ``"2.5 s"``."""
     return f"{seconds * 1_000:.0f} ms" if seconds < 1 else duration_text(seconds)
 
 

@@ -20,7 +20,7 @@ _ERRORS = {
     5: "invalid usage",
     6: "remote process error",
 }
-"""By the numbers of ``ncclResult_t`` (nccl.h)."""
+"""``ncclResult_t`` (nccl.h) -> its meaning."""
 
 
 def all_well(communicators: int) -> str:

@@ -29,7 +29,7 @@ REPLICA_ID: Final = "torchft.replica.id"
 QUORUM_ID: Final = "torchft.quorum.id"
 """Of a torchft job: its replica, as the job names it, and the quorum of the run."""
 
-# Resource, where the rank's environment tells: `otel_fr.platform_attributes`.
+# Resource, if the rank's environment has them: `otel_fr.platform_attributes`.
 SLURM_JOB_ID: Final = "slurm.job.id"
 SLURM_JOB_NAME: Final = "slurm.job.name"
 SLURM_JOB_ACCOUNT: Final = "slurm.job.account"
@@ -65,14 +65,14 @@ ROOT: Final = "torch.collective.root"
 PEER: Final = "torch.collective.peer"
 TAG: Final = "torch.collective.tag"
 ANY_SOURCE: Final = "torch.collective.any_source"
-"""True: a receive from any source, or one after it that names its sender: it is unknown which message it receives."""
+"""True: it is unknown which message the receive gets: it takes any source, or follows a receive that does."""
 PAIR_INDEX: Final = "torch.collective.pair_index"
 """p2p: number of earlier sends (or receives) with this peer and tag in the group."""
 RECORD_ID: Final = "torch.collective.record_id"
 """Position of the call in its rank's ring; orders one rank's calls."""
 TIMEOUT: Final = "torch.collective.timeout_ms"
 END_SEEN: Final = "torch.collective.end_seen"
-"""True: the span ends when the end was seen, by a thread of PyTorch or by the monitor; absent: at the end itself."""
+"""True: the span ends when a thread of PyTorch or the monitor saw the call's end; absent: it ends with the call."""
 CAPTURED: Final = "torch.collective.captured"
 """True: the call was captured into a CUDA graph, and not executed then."""
 DEVICE_DELAY: Final = "torch.collective.device.delay_ms"
@@ -129,7 +129,7 @@ UNIT_BYTES: Final = "By"
 UNIT_SECONDS: Final = "s"
 DTYPE_CLASS: Final = "torch.collective.dtype"
 SIZE_CLASS: Final = "torch.collective.size"
-"""On metrics, with `OPERATION`, `BACKEND`, `GROUP_DESCRIPTION`, `GROUP_SIZE` and `ERROR_TYPE`: classes, to be few."""
+"""On metrics, with `OPERATION`, `BACKEND`, `GROUP_DESCRIPTION`, `GROUP_SIZE`, `ERROR_TYPE`. Classes keep series few."""
 OTHER: Final = "_OTHER"
 """Value of all attributes in the series for calls without a series of their own. The word is OpenTelemetry's."""
 
@@ -161,7 +161,7 @@ WORKLOAD_EXCLUDE_NODE: Final = "exclude_node"
 WORKLOAD_STOP: Final = "stop"
 WORKLOAD_ACTIONS: Final = (WORKLOAD_CONTINUE, WORKLOAD_EXCLUDE_NODE, WORKLOAD_STOP)
 
-# Event of a node whose check failed before a start or restart of its ranks. Its body says why, a text.
+# Event of a node whose check failed before its ranks start or restart. Its body is the reason, as text.
 EVENT_CHECK_FAILED: Final = "otel_fr.check_failed"
 CHECK_KIND: Final = "otel_fr.check.kind"
 CHECK_TARGET: Final = "otel_fr.check.target"

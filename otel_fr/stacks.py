@@ -97,7 +97,7 @@ class CallLines(NamedTuple):
     Attributes:
         group: `Group.id`.
         first: number of the first collective.
-        calls: one character for each: its position in `ALPHABET` is its place's in ``places``; another one: unknown.
+        calls: one character for each collective: its position in `ALPHABET` is the index in ``places``; other: unknown.
         places: tuples of frames, the innermost first.
     """
 
@@ -170,7 +170,7 @@ def places_of(text: str) -> list[str]:
 
 
 def chain_of(thread: str) -> list[str]:
-    """The tracebacks of an exception's text, with Python's sentences between them on how the next came about."""
+    """Return the tracebacks in an exception's text, and between them Python's sentences on how the next one arose."""
     return _CHAINED.split(thread)
 
 
@@ -189,7 +189,7 @@ def site_of(stack: str) -> str:
 
 
 def loader_workers(text: str) -> list[tuple[str, str]]:
-    """The DataLoader workers in a rank's native stacks: (process id, place in what the program gave the DataLoader)."""
+    """The DataLoader workers in a rank's native stacks: (process id, place in the code that torch's fetcher calls)."""
     return [(one["pid"], f"{one['place']} {one['name']}") for one in _WORKER.finditer(text)]
 
 
@@ -199,5 +199,5 @@ def own_thread(name: str) -> str:
 
 
 def is_of_cpp(name: str) -> bool:
-    """`threading` did not start the thread of that name: it is one of C++, such as those of the backward pass."""
+    """True if C++ started the thread with this name, not `threading`: for example, for the backward pass."""
     return name.startswith("Dummy-")

@@ -26,7 +26,7 @@ _current = _Current()
 
 
 def set_deadline(seconds: float) -> None:
-    """Require that the response of this thread's next request over `POOL_CLASSES` be complete in so many seconds."""
+    """Require a complete response to this thread's next request over `POOL_CLASSES` within ``seconds``."""
     _current.deadline = time.monotonic() + seconds
 
 
@@ -47,7 +47,7 @@ class _TimedReader(io.RawIOBase):
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock = sock
-        self._file = sock.makefile("rb", buffering=0)  # keeps the socket open, as http.client relies on
+        self._file = sock.makefile("rb", buffering=0)  # keeps the socket open: http.client relies on it
         self._deadline = deadline
 
     def readable(self) -> bool:
@@ -114,7 +114,7 @@ def ask_unix(path: str, method: str, target: str, *, seconds: float, most: int) 
         most: most bytes of its body.
 
     Raises:
-        OSError: there is no server, it does not answer in time or at such length, or it answers with an error.
+        OSError: no server listens, the answer is late or longer than ``most``, or it is an error.
     """
     set_deadline(seconds)
     connection = _UnixConnection(path, seconds)

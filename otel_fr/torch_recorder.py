@@ -12,7 +12,7 @@ DUMP_TARGET: Final = "/handler/dump_nccl_trace_json?includecollectives=true&only
 
 
 _FOLLOWED: Final = frozenset({"nccl2", "nccl2-lazy"})
-"""Backends of devices without a recorder. The compiled engine sees how far their calls are; the ring has it."""
+"""Backends of devices without a recorder. The compiled engine writes to the ring how far their calls are."""
 
 
 def is_of_device(backend: str) -> bool:
