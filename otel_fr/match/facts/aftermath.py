@@ -1,4 +1,4 @@
-"""Finds the mismatches that are faults of their own, and those of them that are over."""
+"""Finds the mismatches that are faults of their own, and which of them are over."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def first_mismatches(evidence: Evidence, instances: Mapping[InstanceKey, Instanc
     """Return the mismatches that are faults of their own.
 
     For the collectives of each group, these are the mismatches up to the first that is not over: later ones follow from
-    it. Mismatches of one category that share a rank are one fault: the first of them is returned, and is over if the
-    last one is. Of messages, all mismatches are returned; of creations of groups, the first that did harm
+    it. Mismatches of one category that share a rank are one fault: only the first is returned, and it is over if the
+    last one is. All mismatches of messages are returned. Of creations of groups, only the first that did harm is
     (`new_groups`).
     """
     streams: dict[tuple[str, str], list[Instance]] = {}

@@ -24,7 +24,7 @@ from otel_fr.match.facts.stops import KILL_GRACE, cleared_away, stopped_first, s
 from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Group, Rank
 
 TOGETHER = 2.0
-"""Seconds within which ranks that one signal killed ended together: a machine, a rack, or somebody's command did it."""
+"""Ranks that one signal killed within so many seconds ended together: a machine, a rack or a command did it."""
 
 
 def ended_with(evidence: Evidence, ranks: Iterable[int], others: Iterable[int]) -> set[int]:
@@ -85,7 +85,7 @@ def _left_in_order(info: Rank, calls: Iterable[Call]) -> bool:
 
 
 def _awaited(facts: Facts, ranks: set[int]) -> set[int]:
-    """Return those of ``ranks`` for which others wait in a call that they did not join."""
+    """Return the ``ranks`` that did not join a call in which others wait."""
     found: set[int] = set()
     for instance in facts.instances.values() if ranks else ():
         if any(instance.call(r).state is not CallState.COMPLETED for r in instance.calls):
@@ -101,7 +101,7 @@ def raised_ranks(evidence: Evidence) -> set[int]:
 
 
 def _failed_alone(facts: Facts) -> set[int]:
-    """Return ranks that raised in a collective which all members had joined and which failed on no other rank.
+    """Return ranks that raised in a collective that all members had joined and that failed on no other rank.
 
     It failed before its timeout. For example, a signal handler raised in the call: PyTorch's DataLoader does that when
     a worker is killed. A failure that a peer causes shows in the peer's end, or on more than one rank. If all peers
@@ -203,9 +203,9 @@ def _open_calls(calls: Iterable[Call]) -> list[Call]:
 def culprit_deaths(facts: Facts, excused: frozenset[int]) -> frozenset[int]:
     """Return the ranks whose death is a cause, not a consequence.
 
-    A rank that was waiting in a collective which another such rank never joined is a victim (torchrun ends it with
-    SIGTERM and after 30 s with SIGKILL; its own exception may show the signal). If no rank failed otherwise, ranks that
-    were stopped from outside while others continue are the cause, even once these have failed because of it.
+    A rank is a victim if it waited in a collective that another such rank never joined. (torchrun ends it with SIGTERM
+    and after 30 s with SIGKILL; its own exception may show the signal.) If no rank failed otherwise, ranks that were
+    stopped from outside while others continued are the cause, even if the others failed later because of it.
 
     Args:
         excused: ranks that were aborted because they waited (`otel_fr.match.graph.aborted`).

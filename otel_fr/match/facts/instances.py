@@ -88,8 +88,8 @@ def key_of_finding(finding: Finding) -> InstanceKey | None:
 def members_of(group: Group, signature: Signature) -> tuple[int, ...]:
     """Return the ranks that must join the collective of a call.
 
-    To create a group, its future members wait for each other. c10d wants every rank to make the call, but no rank waits
-    for one that does not become a member, unless the group `awaits_all`.
+    The future members of a group wait for each other while they create it. c10d requires every rank to make the call,
+    but no rank waits for ranks that do not become members, unless the group `awaits_all`.
     """
     new = signature.new_group
     return new.ranks if new is not None and not new.awaits_all and new.ranks else group.ranks
@@ -168,9 +168,9 @@ class Completions:
         return instance.operation in NEEDS_EVERY_RANK and next(self.of(instance), None) is not None
 
     def have_left_behind(self, rank: int, group: str) -> bool:
-        """True if the rank's evidence is outdated: a member completed more of the group than it shows enqueued.
+        """True if the rank's evidence is outdated: a member completed collectives that it does not show enqueued.
 
-        This is proven if one of these collectives needs every rank, or if all known collectives of the group do.
+        This is proven if one of the completed collectives needs every rank, or if all known ones of the group do.
         """
         own = self._evidence.ranks[rank].progress.get(group)
         furthest = self._furthest_in(group)
@@ -197,7 +197,7 @@ class Completions:
 
     @cached_property
     def _completed(self) -> dict[str, list[tuple[int, int]]]:
-        """The same for every group, unsorted. Only the few groups that are asked for are sorted."""
+        """Group id -> (rank, last completed number), unsorted. `_furthest_in` sorts the groups that are asked for."""
         found: dict[str, list[tuple[int, int]]] = {}
         for rank, info in self._evidence.ranks.items():
             for group, progress in info.progress.items():

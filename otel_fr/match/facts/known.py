@@ -81,7 +81,7 @@ class Facts:
         return lost(self.evidence)
 
     def with_lost(self, ranks: Sequence[int]) -> Sequence[int]:
-        """Add the other ranks of their machines if all these ranks are on lost machines: the machine is the fault."""
+        """If all these ranks are on lost machines, add the machines' other ranks: a lost machine is one fault."""
         if not ranks or not self.lost.keys() >= set(ranks):
             return ranks
         machines = {self.lost[rank] for rank in ranks}

@@ -10,7 +10,7 @@ from otel_fr.presentation import message_text, rank_list, ranks_text
 MAX_NAMED = 3
 """Machines that a sentence names one by one."""
 MAX_LOCAL = 8
-"""Ranks of one machine whose local ranks a sentence gives. `Finding.places` also has those of larger sets."""
+"""A sentence gives local ranks for up to so many ranks of a machine. `Finding.places` has more of them."""
 
 
 class Machines:
@@ -32,7 +32,7 @@ class Machines:
     def named(self, ranks: Iterable[int]) -> str:
         """``"rank 2 (gpu-17, local rank 3)"``, ``"ranks 8-15 (all of gpu-17)"``, ``"ranks 3, 11 (gpu-16, gpu-17)"``.
 
-        Only the ranks, if the machine of one of them is unknown.
+        If the machine of one rank is unknown, no machine is named.
         """
         items = sorted(set(ranks))
         where = self._where(items)
@@ -114,7 +114,7 @@ def machines_by_address(ranks: Iterable[Rank]) -> dict[str, str]:
 
 
 def slow_links(ranks: Sequence[Rank]) -> list[tuple[tuple[str, str], float]]:
-    """Return pairs of machines between which a round trip takes long, with its seconds; the slowest first.
+    """Return (pair of machines, seconds) for each long round trip between two machines; the slowest first.
 
     Peers outside the job, such as a distant file server, are left out.
     """

@@ -35,15 +35,15 @@ _ORDER = (
 """Most specific difference first: another operation implies other sizes, another dtype other bytes."""
 
 MAX_CLASSES = 64
-"""Distinct signatures of an instance that are compared in pairs; if there are more, each with the most common one."""
+"""Distinct signatures of an instance that are compared in pairs. If there are more: each with the most common one."""
 
 MAX_PAIRS = 8
 """Members of an all_to_all whose pieces are compared in pairs. If there are more, `unfit_pairs` compares arrays."""
 
 MAX_SHIFTED = 100
-"""Instances after a mismatch in which is looked for whether a rank made one call more or one fewer."""
+"""Instances after a mismatch that are searched to find whether a rank made one call more or one fewer."""
 _SHIFTS = {(1, 0): "one call more", (0, 1): "one call fewer"}
-"""By how many numbers later the calls are that fit: the differing rank's, and the others'."""
+"""How many numbers later the calls are that fit (the differing rank's, the others') -> what the rank made."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,7 +218,7 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
 
 
 def _voters(calls: Mapping[int, Call], conflicts: Iterable[_Conflict]) -> Collection[int]:
-    """Return the ranks that show what is right: if only reduce ops or only roots differ, those that recorded theirs."""
+    """Return the ranks that count for a majority: if only reduce ops or roots differ, those that recorded theirs."""
     categories = {conflict.difference.category for conflict in conflicts}
     if categories == {Category.REDUCE_OP_MISMATCH}:
         return [rank for rank, call in calls.items() if call.signature.reduce_op is not None]
@@ -245,7 +245,7 @@ def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[
 
 
 def _wrong_alone(instance: Instance, wrong: Mapping[int, Difference], *, is_own: bool) -> Mismatch:
-    """Return the mismatch of calls that are wrong without a majority against them."""
+    """Return the mismatch of calls that are wrong even if no majority differs from them."""
     shown = wrong[min(wrong)]
     values = {rank: f"{d.first}, should be {d.second}" for rank, d in wrong.items() if d.field == shown.field}
     return Mismatch(
@@ -285,11 +285,11 @@ def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Sig
 
 
 def shift_of(instances: Mapping[InstanceKey, Instance], mismatch: Mismatch) -> str:
-    """``"one call more"`` or ``"one call fewer"`` if the differing rank seems to have made that, else ``""``.
+    """Return ``"one call more"`` or ``"one call fewer"`` if the differing rank seems to have made that, else ``""``.
 
-    Found from the next instances: the differing rank's next calls fit the others' current ones (it made one call more),
-    or its current calls fit the others' next ones (it left one out). In a program that repeats its calls both can hold
-    for a while: the one that holds for longer counts, and it is ``"one call more or one fewer"`` if neither does.
+    The next instances show it: the differing rank's next calls fit the others' current ones (it made one call more), or
+    its current calls fit the others' next ones (it left one out). In a program that repeats its calls, both can hold
+    for a while. Then the one that holds for longer counts; if neither does, ``"one call more or one fewer"``.
     """
     instance = mismatch.instance
     others = [rank for rank in instance.calls if rank not in mismatch.differing]
@@ -299,7 +299,7 @@ def shift_of(instances: Mapping[InstanceKey, Instance], mismatch: Mismatch) -> s
     group, stream, number = instance.key
 
     def fits(own: int, theirs: int) -> bool | None:
-        """Whether the calls that are so many numbers later do; None: one of them is not known."""
+        """True if the calls fit that are so many numbers later; None: one of them is not known."""
         one, two = instances.get((group, stream, number + own)), instances.get((group, stream, number + theirs))
         if one is None or two is None or rank not in one.calls or other not in two.calls:
             return None

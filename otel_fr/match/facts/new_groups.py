@@ -1,7 +1,7 @@
 """Process groups that some ranks create in another order, or with another meaning, than other ranks.
 
-Source of the rule: c10d names a group by how many groups were created before it, so ranks that create different groups
-at the same number connect to each other's group, or wait for ranks that never come. (torch.distributed.new_group: all
+Source of the rule: c10d names a group by the number of groups created before it. So ranks that create different groups
+under one number connect to each other's group, or wait for ranks that never come. (torch.distributed.new_group: all
 processes must enter it, in the same order.)
 
 Such a difference is a fault only if it has done harm:
@@ -85,7 +85,7 @@ def _meet(instance: Instance) -> bool:
 
 
 def _collide(instance: Instance, window: float) -> bool:
-    """True if a rank waits although all members of these groups have come: it has met one that creates another group.
+    """True if a rank waits although all members of these groups have come: it has met a rank with another group.
 
     Source of the rule: backends exchange addresses in the job's store, under the group's name.
     """
@@ -111,7 +111,7 @@ def _waited_names(evidence: Evidence) -> set[str]:
 
 
 def _is_shifted(number: int, meanings: Mapping[int, Mapping[int, Meaning]]) -> bool:
-    """True if a rank creates here what another rank, which creates something else here, creates at another number."""
+    """True if two ranks create different groups here, and one creates the other's group at another number."""
     here = meanings[number]
     elsewhere: dict[Meaning, set[int]] = {}
     for other, of_rank in meanings.items():

@@ -13,7 +13,7 @@ from otel_fr.match.model import Ending, Evidence, Overdue, Rank
 from otel_fr.rank_report import ReportedActivity
 
 _PEER_EXCEPTION = "otel_fr.fault_tolerance.peers.PeerFailedError"
-"""What otel-fr raises in a rank whose call it has ended for a failed peer."""
+"""What otel-fr raises in a rank after it has ended the rank's call because a peer failed."""
 
 
 def process_ending(
@@ -43,7 +43,7 @@ def process_ending(
 
 
 _NOT_RUNNING = ("stopped", "frozen", "a zombie", "dead")
-"""How `Rank.doing` begins for a process whose threads all do not run."""
+"""How `Rank.doing` begins for a process in which no thread runs."""
 
 
 def runs_not(doing: str) -> bool:
@@ -92,18 +92,18 @@ def was_stopped(info: Rank) -> bool:
 
 
 def not_yet_here(here: Mapping[int, Rank], world_size: int | None, before: Mapping[int, Rank]) -> dict[int, Rank]:
-    """Return the ranks that have not come to a run, with what the run before knows of their processes.
+    """Return the ranks that have not come to a run, with what the previous run knows about their processes.
 
     A program that recovers in one process destroys its groups and calls ``init_process_group`` again. Mostly, its
     processes keep their ranks. If they do not, an absent rank is known only if one rank and one process are left.
 
     Args:
         here: the ranks that have come.
-        before: the ranks of the run before.
+        before: the ranks of the previous run.
     """
     rank_of = {one.place.process: rank for rank, one in here.items() if one.place.pid is not None}
     placed = {rank: one for rank, one in before.items() if one.place.pid is not None}
-    # A rank that left the run before cleanly may be on its way, unless its process has ended.
+    # A rank that left the previous run cleanly may be on its way, unless its process has ended.
     left = {
         rank: one
         for rank, one in placed.items()
@@ -111,7 +111,7 @@ def not_yet_here(here: Mapping[int, Rank], world_size: int | None, before: Mappi
     }
     absent = set(range(world_size or 0)).difference(here)
     kept = [rank_of[one.place.process] == rank for rank, one in placed.items() if one.place.process in rank_of]
-    if not all(kept) or (not kept and absent.isdisjoint(left)):  # the processes that have come may show no run before
+    if not all(kept) or (not kept and absent.isdisjoint(left)):  # maybe none of these was in the previous run
         left = dict(zip(absent, left.values(), strict=True)) if len(absent) == len(left) == 1 else {}
     return {rank: dataclasses.replace(left[rank], rank=rank, progress={}) for rank in absent if rank in left}
 
@@ -156,7 +156,7 @@ def is_device_error(exception: str) -> bool:
 
 
 MOST: Final = 0.5
-"""A wait for a processor explains why a rank does not move if it takes at least this share of that time."""
+"""A wait for a processor explains why a rank does not move if it takes at least this share of `Rank.idle`."""
 
 
 def lacks_processor(info: Rank) -> bool:
@@ -167,7 +167,7 @@ def lacks_processor(info: Rank) -> bool:
 def is_starved(info: Rank, window: float) -> bool:
     """True if the rank `lacks_processor`, and has run for less than the window since it last moved.
 
-    An endless loop on a busy host runs for the window in the end: then it counts like one on an idle host.
+    An endless loop on a busy host has run for the window in the end. Then it counts like a loop on an idle host.
     """
     if not lacks_processor(info) or runs_not(info.doing):
         return False
@@ -185,7 +185,7 @@ EXCUSABLE: Final = frozenset({Category.MISSING_RANK, Category.RANK_STUCK, Catego
 
 
 def reported(items: Iterable[ReportedActivity]) -> tuple[Overdue, ...]:
-    """Return the overdue ones of the activities of a rank report."""
+    """Return the overdue activities of a rank report."""
     return tuple(
         [
             Overdue(cast("Any", item.kind), item.name, item.age_s, item.limit_s)
@@ -216,7 +216,7 @@ def is_excused(info: Rank) -> bool:
 
 
 def worst_of(info: Rank) -> Overdue | None:
-    """Return the overdue activity of a rank that says most, or did when the rank ended; None: nothing is overdue."""
+    """Return the overdue activity that says most about a rank, now or when it ended; None: nothing is overdue."""
     if not info.overdue:
         return None
     # A section says more than a heartbeat; of sections, the innermost that is overdue has been open for the shortest.

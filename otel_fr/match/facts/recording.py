@@ -4,14 +4,14 @@ Ranks whose recording had errors: a hole in their numbers looks like a call that
 
 Calls that destroy process groups: no rank waits for another one in them, so they form no collective. Ranks may destroy
 a group at different times, or not at all, and their launcher may end them before. So no verdict rests on a missing call
-of this kind, and a completed one does not count as a rank's last activity. One in flight shows where its rank is, and
-that the rank joins no further call of that group.
+of this kind, and a completed one does not count as a rank's last activity. A call in flight shows where its rank is,
+and that the rank joins no further call of that group.
 
-Calls that a rank makes while its watchdog ends it, after the call that timed out: the rank still waits in the latter.
+Calls that a rank makes after a call timed out, while its watchdog ends it: the rank still waits in the earlier call.
 ProcessGroupNCCL's watchdog aborts the communicators and then the process. In between, waits for the device return as if
 the call had completed, and the program makes its next calls, which no peer can meet.
 
-Calls that ended after a watchdog gave them up, or that failed only as a watchdog ended their rank: the rank still
+Calls that ended after a watchdog gave them up, or that failed only while a watchdog ended their rank: the rank still
 waited in them.
 
 Failed calls whose ranks caught the failure: the ranks no longer wait in them. The failure is over once the ranks
@@ -126,10 +126,10 @@ def _before(ranks: Mapping[int, Rank], left_out: list[Call]) -> dict[int, Rank]:
 
 
 def _not_failed_by_abort(evidence: Evidence) -> Evidence:
-    """Return the evidence with calls that failed as a watchdog ended their rank put back in flight.
+    """Return the evidence in which calls that failed while a watchdog ended their rank are in flight again.
 
     Their failure does not count as an activity of the rank either. ProcessGroupNCCL's watchdog leaves calls in flight.
-    nccl2's lets them fail, and then ends the process.
+    nccl2's watchdog lets them fail, and then ends the process.
     """
     moved = {r for r, info in evidence.ranks.items() if _moved_as_aborted(info)}
     newest = newest_calls(call for call in evidence.calls if call.rank in moved) if moved else {}
@@ -208,15 +208,16 @@ def _mark_caught(evidence: Evidence) -> Evidence:
 
     A rank caught a failed call if it enqueued another call after the failure, and that call has completed. If the rank
     has ended by an exception, the exception may still be the call's, raised again once the rank had saved its state. It
-    is not if a later call failed at the exception's place. Nor is it if the rank continued for at least the window, and
-    either a later call failed or did not end, or the exception names neither the call's place nor communication.
+    is not the call's if a later call failed at the exception's place. Nor if the rank continued for at least the
+    window, and either a later call failed or did not end, or the exception names neither the call's place nor
+    communication.
 
-    A rank has left a failed call, too,
+    A rank has also left a failed call
 
     * if it enqueued another call that has not completed (one that failed, if an exception ended the rank),
     * if it ended well, or has survived the failure for the window, or
-    * if it was killed, exited or ended by another exception, while other ranks continue after such failures: so does
-      the program.
+    * if it was killed, exited or ended by another exception, while other ranks continue after such failures: the
+      program catches them.
     """
     failed = [call for call in evidence.calls if call.state is CallState.FAILED]
     if not failed:
@@ -241,9 +242,9 @@ def _mark_caught(evidence: Evidence) -> Evidence:
 
 
 def went_on_for(failed: Call, age: float | None) -> float | None:
-    """Seconds from the end of a failed call until its rank enqueued another one, ``age`` seconds ago.
+    """Return the seconds from the end of a failed call until its rank enqueued another call, ``age`` seconds ago.
 
-    None: not known, or it enqueued that one before the failed call ended.
+    None: not known, or the rank enqueued the other call before the failed one ended.
     """
     if failed.age is None or failed.duration is None or age is None:
         return None
@@ -295,7 +296,7 @@ def _has_gone_on(evidence: Evidence, call: Call, newest: _Newest) -> bool:
 
 
 def _stands_elsewhere(evidence: Evidence, call: Call) -> bool:
-    """True if the call's rank, which still runs, ended well or was stopped, no longer waits there."""
+    """True if the rank ended well, or has survived the call's failure for the window: it no longer waits there."""
     info = evidence.ranks.get(call.rank)
     if info is None or not (info.ending in (Ending.RUNNING, Ending.CLEAN) or was_stopped(info)):
         return False

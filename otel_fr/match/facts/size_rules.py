@@ -59,7 +59,7 @@ def common_sizes(a: Signature, b: Signature) -> _Found:
 
 
 def _piece(sizes: Sizes, ranks: _Ranks, rank: int) -> int | None:
-    """Return the elements of the list entry that belongs to ``rank``; None: the list has not one entry per member."""
+    """Return the elements of the list entry that belongs to ``rank``; None: the list has another number of entries."""
     if len(sizes) != len(ranks) or rank not in ranks:
         return None
     return prod(sizes[ranks.index(rank)])
@@ -110,7 +110,7 @@ def _sent(ranks: _Ranks, source: int, sent: Signature, destination: int, taken: 
 
 
 def shares(sizes: Sizes, splits: tuple[int, ...] | None, members: int) -> tuple[int, ...]:
-    """Elements of one tensor that go to (or come from) each member; empty where that is not known."""
+    """Elements of one tensor that go to (or come from) each member; empty: not known."""
     if len(sizes) != 1 or splits == ():
         return ()
     if splits is None:

@@ -20,7 +20,7 @@ reacts once the call fails, for example by the end of the killed rank."""
 
 
 def were_killed_together(ranks: Collection[Rank], world_size: int | None) -> bool:
-    """True if all ranks of the job were killed at once: users end jobs so (``pkill -9``, scancel at last).
+    """True if all ranks of the job were killed at once, as users end jobs (``pkill -9``, scancel in the end).
 
     Each rank's time is measured by its own clock, since it last moved.
     """
@@ -32,7 +32,7 @@ def cleared_away(facts: Facts, candidates: set[int]) -> set[int]:
     """Return the candidates that were killed because they did not react to what had stopped others.
 
     A rank does not react while it waits in a call, or if its Python does not run. Each rank's time is measured by its
-    own clock, from the end of its call before that one.
+    own clock, from the end of its previous call.
     """
     evidence = facts.evidence
     killed = {r for r in candidates if may_be_cleared_away(evidence.ranks[r])}
@@ -69,7 +69,7 @@ def _time_until(facts: Facts, instance: Instance, rank: int) -> float | None:
 
 
 def stopped_first(facts: Facts, stopped: set[int]) -> frozenset[int]:
-    """Return the stopped ranks that were stopped before their peers ended or failed, so not because of that."""
+    """Return the ranks that were stopped before their peers ended or failed, and so not because of that."""
     evidence = facts.evidence
     known = stopped & facts.lasts.keys()
     found: set[int] = set()
@@ -109,9 +109,9 @@ def _wait_times(instance: Instance, window: float) -> tuple[float, float]:
 
 
 def stopped_late(facts: Facts, stopped: set[int]) -> set[int]:
-    """Return the stopped ranks for which others had already waited for the window, and the ranks that had waited so.
+    """Return the stopped ranks for which others had waited for the window, and the stopped ranks among these others.
 
-    Whoever stops such a job may leave one rank that takes long to end.
+    When somebody stops such a job, one rank may take long to end.
     """
     evidence = facts.evidence
     found: set[int] = set()
