@@ -73,7 +73,7 @@ def _around(axis: Axis, number: int, other: Axis, before: Mapping[int, int], ran
 
     Args:
         before: rank that joined the call -> calls of the other axis that it had made before.
-        ranks: those of both axes.
+        ranks: the ranks of both axes.
     """
     by_count: dict[int, list[int]] = defaultdict(list)
     for rank, count in before.items():
@@ -106,7 +106,7 @@ def _after_the_end(axis: Axis, ended: set[int]) -> list[Conflict]:
 
 
 def fewest(conflicts: Sequence[Conflict]) -> frozenset[int]:
-    """Return the ranks that have a part in all conflicts, if they are fewer than half of those in conflict; else none.
+    """Return ranks that together explain all conflicts, if fewer than half of the ranks in conflict do; else none.
 
     Ranks in conflict with the most others are taken first. Ranks with a part in the same conflicts are taken together,
     so that half of a large job against the other half costs no more than two ranks.

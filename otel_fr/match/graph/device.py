@@ -19,12 +19,12 @@ from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 from otel_fr.operations import NEEDS_EVERY_RANK
 
 MIN_BEHIND = 2
-"""Calls that a rank without call ages must be behind, if ranks wait for it only in calls that it enqueued. A single one
-may come from files that were written at different moments."""
+"""Calls that a rank without call ages must be behind, if others wait for it only in calls that it enqueued. It may be
+one call behind just because files were written at different moments."""
 
 SEEN_SECONDS = 4.0
-"""Age of what is known about calls on devices: PyTorch's recorder is asked at least every three seconds, or its answer
-counts as old (`otel_fr.monitor.nccl.device_calls.FRESH_NS`), and a rank reports each second."""
+"""Greatest age of what is known about calls on devices: PyTorch's recorder is asked at least every three seconds, or
+its answer counts as old (`otel_fr.monitor.nccl.device_calls.FRESH_NS`), and a rank reports each second."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class StuckDevice:
         first: the first instance, in the rank's own order, that peers completed and the rank did not.
         ahead: a member that has completed more of that group, and its last completed number.
         groups: ids of all groups in which peers completed calls that the rank did not, in the rank's own order.
-        behind: every instance that the rank blocks: its calls in flight, and those that it has not enqueued meanwhile.
+        behind: every instance that the rank blocks: its calls in flight, and calls that it has not enqueued since.
     """
 
     rank: int
@@ -148,7 +148,7 @@ def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[La
 
 
 def _may_still_complete(evidence: Evidence, call: Call, ahead: int) -> bool:
-    """True if a member completed the collective just now, so that the rank may be seen to complete it a moment later.
+    """True if a member completed the collective just now: the rank may be seen to complete it a moment later.
 
     Without timing, calls age from when they were enqueued, and hosts may be far ahead of devices: a rank that completes
     calls one by one is late in none of them.

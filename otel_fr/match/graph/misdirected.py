@@ -12,7 +12,7 @@ from otel_fr.match.facts.legal import compare
 from otel_fr.match.model import Call
 
 MIN_LIKE: Final = 3
-"""After so many messages of one pair and tag, including the last, one with another peer or tag is out of place."""
+"""After so many messages of one pair and tag, including the last, another peer or tag is out of place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class MisdirectedMessage:
 
     @property
     def strangeness(self) -> int:
-        """How many messages the culprit has exchanged with the peer that it names, less those with the right peer."""
+        """How many messages the culprit has exchanged with the peer that it names, minus those with the right peer."""
         return 0 if self.tags_differ else _index(self.astray) - _index(self.other)
 
     @property
@@ -49,10 +49,10 @@ def find_misdirected(
 ) -> MisdirectedMessage | None:
     """Return the misdirected message behind these waits; None: there is none, or it is not unique.
 
-    Of several, the one is returned whose culprit has exchanged the fewest messages with the peer that it names,
-    compared with the other peer. Of these, the one whose two calls have the closest sequence numbers, since ranks of
-    one job run alike. A call to a peer with which its rank has exchanged more messages than with the other is not
-    misdirected.
+    Of several, return the one in which the culprit has exchanged the fewest messages with the peer that it names,
+    compared with the other peer. If there are still several, return the one in which the two calls have the closest
+    sequence numbers, since ranks of one job run alike. A call is not misdirected if its rank has exchanged more
+    messages with the peer that it names than with the other peer.
     """
     keys = dict.fromkeys(_first_lone(instances, key) for key in waited_in if len(key) == 6)
     lone = [instances[key] for key in keys if key is not None]

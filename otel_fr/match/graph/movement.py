@@ -19,10 +19,10 @@ class Patience:
         self._evidence, self._lasts = facts.evidence, facts.lasts
 
     def of(self, instance: Instance) -> float:
-        """Return for how many seconds a member may stay without a movement and still join.
+        """Return for how many seconds a member may not move and still join.
 
-        That is the window, or less if ranks ended by a shorter timeout of their call: what a rank does outside of calls
-        after they gave up does not matter to them.
+        That is the window, or less if ranks ended by a shorter timeout of their call: what a member does outside of
+        calls after they gave up does not matter to them.
         """
         seconds = self._evidence.window
         for call in (instance.call(r) for r in instance.calls):
@@ -65,7 +65,7 @@ class Patience:
 class Queues:
     """For one judgement: the devices' queues.
 
-    Source of the rule: a collective begins on a device once what its rank enqueued before it has ended there, as far as
+    Source of the rule: a device begins a collective once all that its rank enqueued before has ended there, as far as
     streams depend on each other. Peers whose devices have begun the collective wait for that device.
     """
 

@@ -78,8 +78,8 @@ class Steps:
 
 
 MAX_PLACES = 200_000
-"""For one rank: its waiting calls times the sum of its axes and newer calls. Calls beyond that are not compared. A rank
-that waits in 64 calls, is in 100 groups and has made 1,000 calls since has 70,400."""
+"""Limit for one rank: its waiting calls times the sum of its axes and newer calls. Calls beyond that are not compared.
+A rank that waits in 64 calls, is in 100 groups and has made 1,000 calls since has 70,400."""
 
 
 def compare_steps(facts: Facts, instances: Sequence[Instance]) -> Steps:  # noqa: C901, PLR0912

@@ -17,7 +17,7 @@ from otel_fr.match.graph.nodes import Node
 from otel_fr.match.model import CallState, Ending, Evidence, Rank
 
 MAX_WAITS = 256
-"""Instances in which one rank waits that are followed: those that it enqueued first. Later calls wait behind these."""
+"""Instances in which one rank waits that are followed: the first that it enqueued. Later calls wait behind these."""
 
 
 def build(facts: Facts, deaths: frozenset[int]) -> dict[InstanceKey, Node]:
@@ -161,7 +161,7 @@ class _Members:
             elif info.exiting and not info.has_destroyed(instance.group.id) and may_join(info, seconds):
                 node.undecided.append(rank)  # whether it ends well, and how soon, shows who is at fault
             elif info.has_left(instance.group.id) and not info.exception and waits.before(rank, node) is None:
-                # One that is exiting because its own collective failed had waited there: it did not leave.
+                # A rank that exits because its own collective failed had waited there: it did not leave.
                 node.idle.append(rank)
             elif elsewhere := [key for key in waits.of(rank, node) if not is_later(key)] or waits.counted(info):
                 node.next[rank] = elsewhere
@@ -176,7 +176,7 @@ class _Members:
             node.undecided.extend(untold)
 
     def _is_later(self, node: Node) -> Callable[[InstanceKey], bool]:
-        """Return a function: whether an instance waits behind this one.
+        """Return a function that says whether an instance waits behind this one.
 
         It does if all joined it, and ranks that wait here enqueued it after this one. A rank that joined such an
         instance but not this collective left this one out. (A receive may be posted long before its message is due, so
@@ -198,9 +198,9 @@ class _Members:
         return is_later
 
     def _spare_ended(self, node: Node) -> None:
-        """Remove dead ranks that may have completed the call, whose end their backend shows late or not at all.
+        """Remove dead ranks that may have completed the call, because their backend shows its end late or not at all.
 
-        They are known to block a later call of the stream instead, in which others wait and which they have not joined.
+        They block a later call of the stream instead: others wait in it, and these ranks have not joined it.
         """
         last = self._lasts[node.instance.group.id, node.instance.stream]
         if node.instance.p2p is not None or last.sequence_id <= node.instance.sequence_id:
@@ -271,7 +271,7 @@ def _is_put_behind(
 
     Args:
         firsts: rank -> the record and the instance of that call.
-        reached: what instances wait for, kept up to date.
+        reached: instance -> what it waits for, kept up to date.
     """
     node = nodes[key]
     for rank in node.waiting:
