@@ -37,9 +37,9 @@ class Blocked:
     """An instance that waits for ranks.
 
     Attributes:
-        culprits: these ranks, without those that a claim already blames.
-        known: these ranks that a claim already blames.
-        unseen: their backend does not show when calls end, so they may wait as well.
+        culprits: the awaited ranks that no claim blames yet.
+        known: the awaited ranks that a claim already blames.
+        unseen: the awaited ranks' backend does not show when calls end, so they may wait as well.
         astray: a message in this instance that names the wrong rank or tag.
     """
 
@@ -176,7 +176,7 @@ def dead_rank(case: Case, claims: Claims, root: Blocked) -> Outcome:
     node, own, away = root.node, _named(case, root), _absent_beside(case, claims, root)
     if not node.dead or not own:
         return away or None
-    # One fault may end ranks of many groups: those of a machine, for example.
+    # One fault may end ranks of many groups, for example all ranks of a machine.
     culprits = sorted({*own, *ended_with(case.evidence, own, case.deaths.difference(claims.blamed))})
     said = sentences.holding_texts(case, node, culprits)
     # Absent ranks remain absent even if a rank died while it waited for them.
@@ -200,7 +200,7 @@ def _absent_beside(case: Case, claims: Claims, root: Blocked) -> tuple[Claim, ..
     if not away:
         return ()
     claim = _claim(case, claims, root, _category(case, node, away), away, sentences.holding_texts(case, node, away))
-    return (replace(claim, name=beside(claim.key)),)  # the dead one may have been named first
+    return (replace(claim, name=beside(claim.key)),)  # the dead rank may have been named first
 
 
 def _was_away(case: Case, node: Node, rank: int, ended: float, waited_there: float) -> bool:

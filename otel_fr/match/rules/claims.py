@@ -188,7 +188,7 @@ Root = TypeVar("Root")
 
 Rule = Callable[[Case, Claims, Root], Outcome]
 """Returns the outcome for a root, and changes nothing. `Finding.rule` is the function's name, which stays the same
-between versions. Its docstring is the sentence of docs/concepts/verdicts.md: when it decides."""
+between versions. Its docstring is its sentence in docs/concepts/verdicts.md: when it decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +196,8 @@ class Stage(Generic[Root]):
     """Roots of one kind, and their rules. The first rule that has an outcome for a root decides it.
 
     Attributes:
-        roots: yields them one by one, so that later roots know what was claimed of earlier ones. The stage has the
-            function's name, and its docstring says which roots these are.
+        roots: yields them one by one, so that later roots can depend on claims about earlier ones. The stage has the
+            function's name, and the function's docstring says which roots these are.
     """
 
     roots: Callable[[Case, Claims], Iterable[Root]]

@@ -99,7 +99,7 @@ def _ahead_in_the_larger(
     places: Mapping[int, list[tuple[InstanceKey, InstanceKey]]],
     steps: Steps,
 ) -> tuple[frozenset[int], tuple[int, ...]]:
-    """Return the ranks that wait in a larger group, which most have not reached, and are missing in their part of it.
+    """Return the ranks that a group waits for, while they wait in a larger group's call that most have not reached.
 
     Returns:
         these ranks, and the ranks that are out of step otherwise; both empty if these do not explain every conflict.
@@ -127,7 +127,7 @@ def _may_be_swapped(first: Instance, second: Instance) -> bool:
 def _walk(case: Case, keys: list[InstanceKey]) -> list[tuple[int, Instance, int]]:
     """Return `Cycle.steps`.
 
-    An instance that only waits behind another one of the cycle is passed through: its rank waits in that other one.
+    Passes through an instance that only waits behind another one of the cycle: its rank waits in the other one.
     """
     inside = set(keys)
     ahead_of = {key: _ahead(case, key, inside) for key in keys}
@@ -229,7 +229,7 @@ def misdirected_in_cycle(case: Case, _: Claims, cycle: Cycle) -> Outcome:
 def _message(case: Case, cycle: Cycle) -> tuple[int, Instance, int] | None:
     """Return the only step that waits in a message, if no rank is known to be out of step; else None.
 
-    If there are several such steps, it is the one whose other half the message's rank had made in each step before.
+    Of several such steps, it is the one in which the awaited rank had made the other half in each step before.
     """
     found = [step for step in cycle.steps if step[1].p2p]
     if len(found) > 1:
@@ -284,7 +284,7 @@ def behind_message(case: Case, claims: Claims, keys: list[InstanceKey]) -> Outco
     """Find half a message in which one rank waits, while the message's other rank waits in these collectives.
 
     Source of the rule: a device stays in the half while its host enqueues the collectives. A receive may be posted long
-    before its message is due. That the device is in it shows in a later whole message that does not complete.
+    before its message is due. A later message with both halves that does not complete shows that the device is in it.
 
     Args:
         keys: collectives that all joined; the first blocks the others.

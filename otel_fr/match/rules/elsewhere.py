@@ -16,7 +16,7 @@ from otel_fr.match.texts import ranks as rank_texts
 from otel_fr.match.texts import sentences
 
 DEATHS = "ranks"
-"""Key of the deaths that no instance shows. They are one fault, because a rank may only have been seen to end first."""
+"""Key of the deaths that no instance shows. They are one fault: which rank was seen to end first proves nothing."""
 STORE = "store"
 
 
@@ -37,7 +37,7 @@ def consequences(case: Case, claims: Claims) -> Iterator[tuple[Node, str]]:
         if node.behind is not None and node.behind[:2] != key[:2]:
             continue  # All joined it. Every group may have such a call, and these would hide the other consequences.
         if on_device.issuperset(node.waiting):
-            continue  # Only ranks wait there whose own devices do not complete it.
+            continue  # Only ranks whose own devices do not complete it wait there.
         yield node, cause
 
 

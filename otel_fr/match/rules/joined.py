@@ -154,7 +154,7 @@ def _lost(case: Case, node: Node) -> Sequence[int]:
 
 
 def _broken_by(case: Case, claims: Claims, calls: list[Call]) -> str | None:
-    """Return the key of the fault by which a member of these calls ended, which broke the others' connections to it."""
+    """Return the key of the fault that ended a member of these calls: its end broke the others' connections."""
     if not any(call.state is CallState.FAILED and not gave_up(call) for call in calls):
         return None
     bad = (Ending.KILLED, Ending.RAISED, Ending.GONE)

@@ -1,8 +1,8 @@
 """Calls of one collective or message that do not fit together.
 
 They are ordered as the job made them: by each rank's own order, and across ranks by the collectives they share. One
-call comes before another if a rank made it first, or if a collective lies between them that a rank made after the one
-and another rank before the other. If neither comes first, their names decide. No clocks are used.
+call comes before another if a rank made it first, or if a collective lies between them: one rank made it after the
+first call, another rank before the second. If neither comes first, their names decide. No clocks are used.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ def _claim(case: Case, claims: Claims, bad: Mismatch, said: Mismatch, shift: str
 
 
 def _lacks_ranks(case: Case, node: Node, bad: Mismatch) -> bool:
-    """True if running ranks that are in no call did not make this call either: a second fault. So is a rank that
-    did not make it until it was stopped from outside.
+    """True if the node lacks ranks that run and are in no call, or had been away when they were stopped from outside.
+
+    This is a second fault.
 
     Args:
         node: the mismatched call, or a later one.
@@ -125,7 +126,7 @@ def _held_up(case: Case, bad: Mismatch) -> tuple[int, ...]:
 def _explained_by(case: Case, claims: Claims, bad: Mismatch) -> str | None:
     """Return the key of an earlier mismatch of the same ranks.
 
-    Without a majority, it is an earlier mismatch of ranks without which all calls agree.
+    Without a majority, it may also be an earlier mismatch without whose culprits all calls agree.
     """
     found = claims.same_culprits(case, bad.differing, bad.category)
     if found is not None or bad.has_majority:
@@ -154,7 +155,7 @@ def positions(instances: Mapping[InstanceKey, Instance], wanted: Collection[Inst
 
 
 class _Walk:
-    """Lets all ranks go through their programs. Each collective is passed by its callers together."""
+    """Lets all ranks walk through their calls. The callers of a collective pass it together."""
 
     def __init__(
         self, instances: Mapping[InstanceKey, Instance], programs: Mapping[int, list[tuple[int, InstanceKey]]]

@@ -1,6 +1,6 @@
-"""Ranks without evidence, and whether they may be what others wait for.
+"""Ranks without evidence, and whether they may be the ones for which others wait.
 
-They may themselves wait for a culprit with which they share a group. Or other evidence does not fit a fault that began
+They may themselves wait for a culprit with which they share a group. Or other evidence may not fit a fault that began
 at them. If a rank without evidence were the only one at fault, all other ranks would do what their program says, and
 each of them would wait: its first call in flight would lack a rank, or wait behind others.
 """
@@ -62,7 +62,7 @@ def _may_have_begun_elsewhere(case: Case) -> bool:
         return True  # a device that may be blocked
     if case.steps.shared or case.steps.culprits.difference(case.unheard):
         return True  # a rank that left out a call
-    heads: dict[int, Call] = {}  # of each rank the first call in flight: only this one does not wait for its own calls
+    heads: dict[int, Call] = {}  # each rank's first call in flight: it waits for no other call of the rank
     for call in case.evidence.calls:
         if call.state is not CallState.COMPLETED and is_waiting(call, case.evidence.window):
             known = heads.setdefault(call.rank, call)

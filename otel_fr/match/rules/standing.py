@@ -79,7 +79,7 @@ def may_wait(case: Case, rank: int) -> bool:
 
 
 def died_in_mismatch(case: Case, claims: Claims, ranks: Sequence[int]) -> str | None:
-    """Return the key of a mismatch in whose calls these ranks were when they died: backends abort ranks for one.
+    """Return the key of the mismatch in which these ranks died: backends abort ranks because of a mismatch.
 
     A later call of the group counts, too, if its calls do not match either.
     """
@@ -159,7 +159,7 @@ def not_done(case: Case, node: Node, missing: Sequence[int]) -> Sequence[int]:
 
 
 def others(case: Case, culprits: Sequence[int]) -> Sequence[int]:
-    """Return the ranks that are known not to wait, or to be out of step. All, if there are none."""
+    """Return the culprits that are known not to wait, or to be out of step; if there are none, all culprits."""
     known = [rank for rank in culprits if not may_wait(case, rank) or rank in case.steps.culprits]
     return known or culprits
 
