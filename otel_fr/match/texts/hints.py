@@ -4,10 +4,9 @@ Decisions are compared by the steps in which they were made, if the ranks number
 decision of a name is compared with the n-th of the others. Collectives that a CUDA graph replays pass no operator and
 no recorder: only the number of replays launched is known.
 
-Ranks may make a call in lines of their own, so a difference in lines says nothing alone. It does if the rank's lines
-were its peers' before it, and are theirs again from there on, a few calls apart: then the rank left out calls, or made
-some too many. Such a call is noticed only later, if calls look alike. Ranks whose data ends early leave a loop in which
-others wait.
+Ranks may make a call at lines of their own, so a difference in lines alone says nothing. It says something if the rank
+had its peers' lines before it, and has them from there on a few calls apart: the rank left out calls, or made too many.
+If calls look alike, the difference shows only later. Ranks whose data ends early leave a loop in which others wait.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ MAX_CULPRITS = 8
 MAX_PEERS = 64
 """Peers with which a culprit is compared, so that the work is bounded; all ranks run alike."""
 MAX_APART: Final = 8
-"""Calls that a rank has left out, or made too many."""
+"""Most calls left out, or made too many, that are recognized."""
 MAX_DIFFERENT: Final = 16
 """Different call lists of ranks that are compared, which takes a few hundredths of a second."""
 RECENT_STEPS = 1
@@ -135,7 +134,7 @@ class _Peer(NamedTuple):
         return [run for run in self.runs if run.step == step] or [run for run in self.runs if run.step < step][-1:]
 
     def has_passed(self, step: int, number: int) -> bool:
-        """True if the rank has come as far as where another rank made its ``number``-th decision, in this step."""
+        """True if the rank has come as far as another rank's ``number``-th decision, made in this step."""
         is_later = self.present is not None and self.present > step
         return is_later or any(run.step > step or run.item.last >= number for run in self.runs)
 
@@ -167,7 +166,7 @@ def _by_step(own: _Peer, theirs: Sequence[_Peer]) -> _Found | None:
 
 
 def _compared(own: _Peer, other: _Peer, step: int) -> tuple[_Run, _Run] | None:
-    """Return the first values in which two ranks differ in a step, or the last ones; None: one is not so far yet."""
+    """Return the first values in which two ranks differ in a step, or the last ones; None: one has not come so far."""
     mine, theirs = own.values_in(step), other.values_in(step)
     if not mine or not theirs:
         return None
@@ -311,7 +310,7 @@ def left_texts(culprits: Sequence[Rank], waiting: Mapping[int, Sequence[str]], e
 
     Args:
         waiting: rank -> where it waits, or waited: places of its call and of the frames of its stack.
-        ended: those of them that no longer wait.
+        ended: the ranks in ``waiting`` that no longer wait.
     """
     found: dict[tuple[Loop, tuple[int, ...]], list[int]] = {}
     for info in culprits[:MAX_CULPRITS]:

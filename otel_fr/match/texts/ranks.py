@@ -349,7 +349,7 @@ def aborted_text(ranks: list[int], evidence: Evidence) -> str:
 
 
 def unexplained_texts(case: Case, instance: Instance, failed: list[int]) -> list[str]:
-    """Describe a call that failed on ranks which ended for that."""
+    """Describe a call whose failure ended ranks."""
     endings, *details = endings_texts(failed, case.evidence, case.machines)
     return [f"{instance_text(instance)} failed; the evidence does not show the cause: {endings}", *details]
 

@@ -61,8 +61,8 @@ def mismatch_text(mismatch: Mismatch, shift: str, waits: str, machines: Machines
 def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], age: float | None) -> str:
     """Say who waits in an instance: ``"ranks 0, 2 wait"``; once none waits, ``"ranks 0, 2 waited for 600.0 s"``.
 
-    If it failed before its timeout: ``"the call failed at once on ranks 0, 2"``. That ranks wait comes last in the
-    text, for `otel_fr.presentation.with_wait`.
+    If it failed before its timeout: ``"the call failed at once on ranks 0, 2"``. The wait comes last in the text, for
+    `otel_fr.presentation.with_wait`.
     """
     calls = [instance.call(rank) for rank in waiting]
     waiting = instance.with_counted(tuple(waiting))
