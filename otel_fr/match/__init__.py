@@ -6,7 +6,7 @@ changes the result of an earlier one.
 * `facts` determines the state of each call and each rank.
 * `graph` determines who waits for whom.
 * `case` holds the facts and the graph.
-* `rules` tries a table of named rules on each root of a wait. The first that applies decides what is claimed of it.
+* `rules` tries a table of named rules on each root of a wait. The first rule that applies decides the claim.
 * `texts` has the sentences.
 * `findings` turns claims into findings.
 

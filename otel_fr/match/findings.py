@@ -51,7 +51,7 @@ class _Maker:
         self._recovering = {call.rank for call in case.evidence.calls if call.left and not call.caught}
 
     def finding(self, claim: Claim) -> Finding:
-        """Turn a claim into a finding. Pass causes in order: only the first that names an overdue rank says so."""
+        """Turn a claim into a finding. Pass causes in order: only the first that names an overdue rank mentions it."""
         case, instance = self._case, claim.instance
         culprits, blamed = claim.culprits if claim.caused_by is None else (), set(claim.culprits)
         ranks = case.evidence.ranks
@@ -128,7 +128,7 @@ class _Maker:
         ended = category is Category.RANK_DEAD and all(ranks[rank].ended_by_monitor for rank in overdue)
         if is_all and (category is Category.MISSING_RANK or ended):
             category = min((CATEGORIES[item.kind] for item in overdue.values()), key=list(Category).index)
-        named = ranks_text if is_all else self._case.machines.named  # of all, the summary after it names the machine
+        named = ranks_text if is_all else self._case.machines.named  # if all are, the text after it names the machine
         texts = [rank_texts.overdue_text(alike, ranks, named(alike)) for alike in by_kind(overdue).values()]
         if not is_all:
             return category, [*claim.said, *texts]
@@ -156,7 +156,7 @@ class _Maker:
     def _hints(
         self, claim: Claim, culprits: Sequence[int], sites: Mapping[int, str], stack_groups: Iterable[StackGroup]
     ) -> dict[Hint, tuple[str, ...]]:
-        """`Finding.hints`."""
+        """Return `Finding.hints`."""
         instance, lines = claim.instance, list[str]()
         if instance is not None and instance.stream == "collective":
             lines = self._first_lines(culprits, instance.group)

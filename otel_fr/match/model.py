@@ -79,7 +79,7 @@ class Group:
 class Call:
     """One rank's part in one collective, or one send or receive. Treat it as immutable.
 
-    It is not frozen: creating a frozen one takes three times as long, and a verdict needs one or two for each rank.
+    It is not frozen: creating a frozen one takes three times as long, and a verdict needs one or two calls per rank.
 
     Attributes:
         group: `Group.id`.
@@ -87,14 +87,14 @@ class Call:
         record: position in the rank's recorder; gives the order of one rank's calls.
         pair_index: number of a send or receive, from 0, among those with this group, peer, direction and tag.
         age: seconds since the call was enqueued; None: unknown; a call in flight then counts as older than any window.
-            For a send or receive in flight: seconds since a thread waits for it; 0: none does yet.
+            For a send or receive in flight: seconds that a thread has waited for it; 0: none waits.
         duration: seconds from enqueueing to the end; None: not ended, or unknown.
         gap: seconds between the end of the rank's previous call and this call; None: unknown.
         error: error.type of a failed call (``"timeout"``).
         site: ``"file:line function"``; empty: unknown.
         thread: name of the program's thread that made the call; empty: the main thread, PyTorch's, or unknown.
         batch: shared by the calls of one coalesced batch; None: not in a batch.
-        queued: its device has not begun it; None: in flight on a device, and it is unknown whether that has begun it.
+        queued: its device has not begun it; None: in flight on a device, which may or may not have begun it.
         left: it failed, and its rank continued. caught: the rank also completed a later call (`facts.recording`).
     """
 
@@ -208,7 +208,7 @@ class MessagePattern(NamedTuple):
     Attributes:
         group: `Group.id`. source, destination: global ranks; one of them is the rank.
         step: `Group.id` of the group whose collectives end the steps: the pattern holds up to the one in flight. "": it
-            lasted until the rank's last step, of any kind, in which the rank enqueued fewer, or another message first.
+            ended with the rank's last step, of any kind, in which the rank enqueued fewer, or another message first.
     """
 
     group: str
@@ -247,7 +247,7 @@ class Place(NamedTuple):
 
     @property
     def process(self) -> tuple[str, int | None]:
-        """Host and process id: the same in each run that the process is in."""
+        """Host and process id, which stay the same when the process joins another run."""
         return self.host, self.pid
 
 
@@ -359,7 +359,7 @@ class Rank:
         """True if the interpreter is ending, or was when the rank was killed, and not because of the user's Ctrl-C."""
         if self.ending is Ending.KILLED and tells_of_user(self.exception):
             return False
-        return self.exiting and self.ending in (Ending.RUNNING, Ending.KILLED)  # every other end is an exit
+        return self.exiting and self.ending in (Ending.RUNNING, Ending.KILLED)  # all others have exited
 
     def has_left(self, group: str) -> bool:
         """Return True if the rank can join no call of the group any more: it is leaving, or has destroyed the group."""
