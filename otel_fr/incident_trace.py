@@ -86,7 +86,9 @@ def headline(data: IncidentData) -> str:
 
 
 class IncidentSpans:
-    """Makes the spans of one incident. They have no process group id, which marks ranks' calls for collectors.
+    """Makes the spans of one incident. Only the incident's own has a process group id, which marks ranks' calls.
+
+    Collectors do not take it for a call, because its resource has no rank.
 
     Args:
         started: Unix seconds at which the fault began; None: unknown.
