@@ -25,7 +25,7 @@ COLLECTIVE, P2P = STREAMS.index("collective"), STREAMS.index("p2p")
 COMPLETED, IN_FLIGHT, UNKNOWN = map(STATES.index, (CallState.COMPLETED, CallState.IN_FLIGHT, CallState.UNKNOWN))
 
 NONE = -(1 << 63)
-"""Stands for None in a column of integers. In a column of floats, NaN does."""
+"""Stands for None in a column of integers. Columns of floats use NaN."""
 
 _CHUNK = 4096
 """Entries that iteration builds at a time."""
@@ -170,7 +170,7 @@ class Table(dict[T, int]):
 
 
 def integers(values: Sequence[int | None]) -> Integers:
-    """A column of integers. Raises OverflowError if one needs more than 64 bits."""
+    """A column of integers. Raises OverflowError if a value needs more than 64 bits."""
     return np.array([NONE if value is None else value for value in values], np.int64)
 
 

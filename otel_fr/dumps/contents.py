@@ -27,7 +27,7 @@ SCHEMA = "2.10"
 FORMAT = 1
 """Version of the ``otel_fr`` keys that are added to that schema."""
 FIRST = ("attempt", "host", "pid_namespace", "pid")
-"""The keys that follow it: whose file it is can be read from its first bytes."""
+"""The keys after ``format``. With them, the first bytes of a file identify the process that it is about."""
 
 
 def _decided(reader: RingReader, records: Sequence[Record]) -> dict[str, Any]:
@@ -52,11 +52,11 @@ class DumpContents:
         facts: what otel-fr adds to PyTorch's schema (docs/reference/dump-format.md), without ``groups``.
         groups: progress of every group.
         records: the calls, oldest first.
-        now_ns: monotonic time at which they were read.
+        now_ns: monotonic time at which the records were read.
         wall_offset_ns: wall clock minus monotonic clock.
-        has_untracked: some live groups are not in ``groups``, so groups that only records show may be live, too.
+        has_untracked: some live groups are not in ``groups``. So a group that only the records show may be live.
         first_record: the first call of the run.
-        devices: record id -> when devices executed the call, if that is known.
+        devices: record id -> the call's progress on the device, for calls where it is known.
     """
 
     rank: int
@@ -87,7 +87,7 @@ class DumpContents:
             reason: why the file is written (``"stall"``, ``"crash"``, ``"signal"``, ...).
             rank_info: further facts about the rank, by the keys of docs/reference/rank-report.md: ``exit``,
                 ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``. Plain values only.
-            devices: record id -> what PyTorch's recorder showed of a call. Used if the ring does not know it.
+            devices: record id -> the call's progress by PyTorch's recorder. Used if the ring does not know the state.
 
         Raises:
             RingFormatError: the ring cannot be read.
@@ -237,14 +237,14 @@ class DumpContents:
         return key
 
     def _config_key(self, record: Record) -> tuple[str, Sequence[int]]:
-        """The record's key in ``pg_config``, and the ranks that are listed there."""
+        """The record's key in ``pg_config``, and the ranks listed there."""
         key, signature = self._key(record.group), record.signature
         if record.kind == KIND_P2P:
             pair = self._pair(key, signature)
             return pair.key, pair.ranks
         if record.kind == KIND_MONITORED:
             key = f"{key} monitored_barrier"
-        if record.destroys:  # a rank waits for no other in it
+        if record.destroys:  # in this call, a rank waits for no other rank
             return f"{key} {signature.operation} {self.rank}", (self.rank,)
         if record.kind == KIND_GROUP and signature.new_group is not None:
             new = signature.new_group

@@ -24,10 +24,10 @@ def reported_decisions(reader: DecisionReader | None, noticed: Sequence[Decided]
 
     Args:
         reader: None: the ring has no decisions.
-        noticed: decisions that are not recorded as such in the ring (`otel_fr.dumps.step_calls`).
+        noticed: decisions that were derived from other data of the ring (`otel_fr.dumps.step_calls`).
     """
     told = _newest(reader.decided() if reader is not None and reader.newest() else ())[-rank_report.MAX_DECISIONS :]
-    # What the program tells has precedence where there is not room for all.
+    # If there is not room for all decisions, the program's own come first.
     room = rank_report.MAX_DECISIONS - len(told)
     items = told + (_newest(noticed)[-room:] if room else [])
     return tuple([_reported(item) for item in sorted(items, key=lambda item: item.decided_ns)])

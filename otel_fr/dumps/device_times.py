@@ -13,13 +13,13 @@ class DeviceTimes(NamedTuple):
 
     Attributes:
         state: the call's state on the device.
-        began_ns: a time at which the device had begun the call. None: it has not begun, or that is not known.
-        ended_ns: when PyTorch noticed that the call had ended. None: it has not.
+        began_ns: a time at which the device had begun the call. None: it has not begun, or this is not known.
+        ended_ns: when PyTorch noticed that the call had ended. None: it has not ended.
         is_queued: the device has not begun the call, or had not begun it when PyTorch gave it up.
         is_captured: the call was captured into a CUDA graph. The recorder knows neither the call nor its replays.
         duration_s: duration by the device's clock, which PyTorch reads if ``TORCH_NCCL_ENABLE_TIMING`` is set. None:
             not known.
-        timeout_ms: PyTorch's timeout of the call. 0: not known. The ring has the timeout that the group had first.
+        timeout_ms: PyTorch's timeout of the call. 0: not known. The ring has the group's original timeout.
     """
 
     state: RecordState = RecordState.UNKNOWN
@@ -32,9 +32,9 @@ class DeviceTimes(NamedTuple):
 
     @property
     def waited_ns(self) -> int | None:
-        """`Record.waited_ns` of a call in flight: `POSTED` while nothing waits in it.
+        """`Record.waited_ns` of a call in flight: `POSTED` while the device has not begun the call.
 
-        None: it may have waited since it was enqueued.
+        None: the call has ended, or the device may have begun it as soon as it was enqueued.
         """
         if self.ended_ns is not None or not (self.is_queued or self.began_ns):
             return None
@@ -42,9 +42,12 @@ class DeviceTimes(NamedTuple):
 
 
 def of_followed(record: Record) -> DeviceTimes | None:
-    """The ring's data about a call that is followed on its device (`torch_recorder.is_followed`). None: another call.
+    """The ring's data about a call that is followed on its device (`torch_recorder.is_followed`).
 
-    The times are those at which PyTorch noticed a change, at most two seconds late, so they give no duration.
+    PyTorch notices each change up to two seconds late, so the times give no duration.
+
+    Returns:
+        None if the call is not followed, or its state is unknown.
     """
     if not is_followed(record.signature.backend) or record.state is RecordState.UNKNOWN:
         return None
@@ -56,7 +59,7 @@ def of_followed(record: Record) -> DeviceTimes | None:
 
 
 def by_device(record: Record, seen: DeviceTimes | None) -> Record:
-    """Complete a record by the data of PyTorch's recorder if the ring does not know the call's state."""
+    """Complete a record with data of PyTorch's recorder if the ring does not know the call's state."""
     if seen is None or record.state is not RecordState.UNKNOWN:
         return record
     timeout = seen.timeout_ms or record.timeout_ms

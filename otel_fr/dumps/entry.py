@@ -14,13 +14,13 @@ class Entry(NamedTuple):
     Attributes:
         group: `GroupInfo.key`.
         signature: as recorded. ``peer`` is a global rank in otel-fr's files, and a rank within the group in others.
-        pair_index: number of a send or receive among those with the same peer, direction and tag. None: not recorded.
+        pair_index: number of a message among messages with the same peer, direction and tag. None: not recorded.
         age, duration: seconds. None: not recorded.
         site: ``"file:line function"`` of the user's code. Empty: not known.
         frames: the full recorded stack in the same form, innermost first.
         batch: record id of the entry that ends the coalesced batch. None: the call is not in a batch.
-        created_ns, started_ns, ended_ns: times of the rank's wall clock, for a timeline. They are never compared with
-            another rank's. None: not recorded.
+        created_ns, started_ns, ended_ns: times of the rank's wall clock, for a timeline. Never compared with times of
+            another rank. None: not recorded.
         backend: ``"nccl"``, ``"gloo"``, ... Empty: not recorded.
         thread: name of the thread that enqueued the call.
     """
@@ -47,9 +47,9 @@ class Entry(NamedTuple):
     thread: str = ""
 
     def seen_state(self, has_completions: bool) -> CallState:
-        """The state; of a call in flight by a recorder that does not record when calls end, UNKNOWN.
+        """The state. If no recorder of the run records when calls end, UNKNOWN replaces IN_FLIGHT.
 
         Args:
-            has_completions: some recorder of the run does (`Dump.has_completions`).
+            has_completions: some recorder of the run records when calls end (`Dump.has_completions`).
         """
         return self.state if has_completions or self.state is not CallState.IN_FLIGHT else CallState.UNKNOWN

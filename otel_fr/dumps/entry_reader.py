@@ -39,7 +39,7 @@ from otel_fr.identity import STREAMS, Stream
 from otel_fr.match.model import CallState, Signature, Sizes
 
 MAX_NUMBERS = 100_000_000
-"""Numbers in the tensor sizes of one file. A small pickle can refer to one long list many times."""
+"""Most numbers in the tensor sizes of one file. A small pickle can refer to one long list many times."""
 
 _MANY = MAX_NUMBERS // 16
 """With more numbers in the sizes, or more items in other lists, each entry is checked separately."""
@@ -47,7 +47,7 @@ _MANY = MAX_NUMBERS // 16
 _MAX_LAYOUTS = 64
 _MAX_KEYS = 64
 _MAX_FRAME_TEXT = 32 << 20
-"""Characters of all distinct frames of one file in total."""
+"""Most characters of all distinct frames of one file in total."""
 
 _REFUSED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
@@ -79,7 +79,7 @@ class EntryReader(ABC):
     _OWN: tuple[str, ...]
     """Fields that `_columns` reads."""
     _WHOLE_FRAMES: bool
-    """Whether the recorder stores only the user's frames, so that the first one is the call site."""
+    """Whether the recorder's first frame is the call site, because it leaves out frames of libraries further in."""
 
     def __init__(self) -> None:
         """Make a reader for one file."""
@@ -131,7 +131,7 @@ class EntryReader(ABC):
             return None
 
     def _bounded(self, table: RawColumns) -> bool:
-        """Return whether the fields that determine a kind are no larger than a recorder's can be."""
+        """Return whether the fields that determine a kind are no larger than a recorder writes them."""
         return (
             all(fields.bounded_scalars(table.present(name)) for name in self._SCALARS)
             and all(fields.bounded_sizes(table.present(name), _MANY) for name in self._SIZES)
@@ -170,12 +170,12 @@ class EntryReader(ABC):
 
     @abstractmethod
     def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any]:
-        """The fields of calls that are not part of their kinds: columns of `Entries` by name.
+        """The columns of `Entries` that are not part of a `Kind`, by name.
 
         Raises like `_kind` if an entry lacks a field that all entries of usual files have.
         """
 
-    # Common to both ways.
+    # Common to `read_any` and `read_usual`.
 
     def _entries(self, kinds: list[Kind], which: Any, table: RawColumns) -> Entries:
         columns, call_sites = self._columns(table, kinds, which), self._call_site_column(table)
@@ -345,19 +345,19 @@ def _in_range(values: Sequence[int]) -> Integers | None:
 
 
 def integer_column(values: Sequence[Any]) -> Integers:
-    """`fields.integer` of each."""
+    """`fields.integer` of each value."""
     found = _in_range(values) if set(map(type, values)) == {int} else None
     return integers([fields.integer(value) for value in values]) if found is None else found
 
 
 def exact_column(values: Sequence[Any]) -> Integers:
-    """`fields.exact` of each. Raises like it."""
+    """`fields.exact` of each value. Raises ValueError if a value is not an integer."""
     found = _in_range(values) if set(map(type, values)) == {int} else None
     return integers([fields.exact(value) for value in values]) if found is None else found
 
 
 def seconds_column(values: Sequence[Any], scale: float) -> Floats:
-    """`fields.seconds` of each."""
+    """`fields.seconds` of each value."""
     if set(map(type, values)) <= {float, type(None)}:
         found: Floats = np.array(values, np.float64) / scale
         found[np.isinf(found)] = np.nan
@@ -366,7 +366,7 @@ def seconds_column(values: Sequence[Any], scale: float) -> Floats:
 
 
 def times_column(values: Sequence[Any]) -> Integers:
-    """`fields.integer` of each. 0 becomes `NONE`, because it means that the time is not known."""
+    """`fields.integer` of each value. 0, which means that the time is not known, becomes `NONE`."""
     kinds = set(map(type, values))
     found = integer_column([value or 0 for value in values] if kinds == {int, type(None)} else values)
     found[found == 0] = NONE

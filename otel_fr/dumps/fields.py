@@ -94,7 +94,7 @@ def checked_sizes(shapes: Sizes, dtypes: tuple[str, ...]) -> Sizes:
 
 
 def dtypes(value: object) -> tuple[str, ...]:
-    """Names of dtypes, one per tensor. `checked_dtypes` checks them. Cut, since a small pickle can repeat a list."""
+    """Names of dtypes, one per tensor, not checked. The list is cut, because a small pickle can repeat a list."""
     return tuple(value[:_MAX_DTYPES]) if type(value) is list else ()
 
 
@@ -128,7 +128,7 @@ def frame_text(frame: object) -> str:
 
 
 def users_frame(frames: tuple[str, ...], whole: bool) -> str:
-    """The innermost frame of the user's code. Empty if there is no frame. ``whole``: it is the first frame."""
+    """The innermost frame of the user's code. Empty if there is no frame. ``whole``: take the first frame."""
     for frame in () if whole else frames:
         if not is_library(frame.rpartition(":")[0]):
             return frame

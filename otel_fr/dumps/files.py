@@ -104,7 +104,7 @@ def may_be_one(path: Path, limits: Limits) -> bool:
 
 
 def looks_like_one(path: Path) -> bool:
-    """Return whether name or content look like a flight-recorder file's. Such a file is reported if it is unusable."""
+    """Return whether name or content suggest a flight-recorder file. If such a file is unusable, it is reported."""
     suffix = path.suffix.lower()
     plain = suffix in _ENDINGS or not re.fullmatch(r"\.[a-z][a-z0-9]{0,9}", suffix)
     return (plain and suffix != ".json" and bool(_NUMBER.search(path.name))) or _has_signs(path)
@@ -154,8 +154,8 @@ def rank_of(path: Path, prefix: str = "") -> int | None:
 def rank_of_name(name: str, prefix: str = "") -> int | None:
     """The rank in a file's name: ``rank_1.json``, ``_dump_9``, ``trace_0.gz``, ``host12_rank_3_abc``. None: no number.
 
-    It is the number after ``prefix`` if there is one (as with torchfrtrace's ``-p``), else the number after "rank",
-    else the number at the end, else the only number.
+    The rank is the number after ``prefix`` (as with torchfrtrace's ``-p``), else the number after "rank", else the
+    number at the end, else the only number.
 
     Raises:
         UnreadableDump: several numbers may be the rank.

@@ -1,4 +1,4 @@
-"""Finds messages that a rank makes equally often in each step, and those that it left out or delayed in its last step.
+"""Finds messages that a rank makes equally often in each step, and those it left out or delayed in its last step.
 
 If ranks wait for each other in messages, this shows which rank broke its own pattern. It needs only the rank's own
 calls, but many of them. A monitor has them in its ring, and `otel_fr.analyze` in the rank's file.
@@ -19,7 +19,7 @@ from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, Record, RecordState
 MIN_STEPS: Final = 3
 """Steps with the same number of messages, including the last one, that make a pattern. Two may be equal by chance."""
 MAX_GROUPS: Final = 16
-"""The most recently used groups, whose collectives end steps. Each message is counted once for each of them."""
+"""How many groups, the most recently used, may end steps by their collectives. Messages are counted for each group."""
 
 
 class OwnCall(NamedTuple):
@@ -40,14 +40,14 @@ class OwnCall(NamedTuple):
 
 
 _Kind = tuple[str, tuple[int, int, int]]
-"""Group and ends of a message. A rank's sends and receives differ in the first of the two ranks, the source."""
+"""Group and ends of a message. The source, which comes first, distinguishes a rank's sends from its receives."""
 
 
 class _Steps(NamedTuple):
-    """Records of the calls that end the steps of a rank, up to the first in flight.
+    """The calls that end the steps of a rank, up to the first call in flight.
 
     Attributes:
-        group: group of these collectives. "" if the calls are messages.
+        group: the group, if the calls are its collectives. "" if they are messages.
         marks: record ids of the calls.
         is_open: the last call is a collective in flight.
     """
@@ -58,12 +58,12 @@ class _Steps(NamedTuple):
 
 
 def message_patterns(calls: Sequence[OwnCall]) -> tuple[ReportedPattern, ...]:
-    """The broken patterns, then those that the rank has kept up to now.
+    """The broken patterns, then the patterns that the rank has kept so far.
 
     A step lies between two collectives of a group. For kept patterns, the rank must have a collective of that group in
-    flight. For broken patterns, any group counts, and a step may also lie between two messages like the first one in
-    flight. Steps count from the oldest known message. A pattern is also broken if the rank made another message in the
-    place of the expected one.
+    flight. For broken patterns, any group counts, and a step may also lie between two messages like the first message
+    in flight. Steps count from the oldest known message. A pattern is also broken if the rank made another message
+    instead of the expected one.
 
     Args:
         calls: the rank's calls, oldest first.
@@ -112,7 +112,7 @@ def _between_collectives(found: Mapping[str, Mapping[int, OwnCall]]) -> Iterator
     """The steps between the collectives of each group.
 
     Args:
-        found: collectives by group and sequence number. A batch is its first call.
+        found: collectives by group and sequence number. The first call of a batch stands for the batch.
     """
     used = sorted(((group, list(by_number.values())) for group, by_number in found.items()), key=lambda one: one[1][-1])
     for group, ends in used[-MAX_GROUPS:]:
@@ -122,7 +122,7 @@ def _between_collectives(found: Mapping[str, Mapping[int, OwnCall]]) -> Iterator
 
 
 def _usual(by_step: Mapping[int, int], count: int) -> int:
-    """Number of messages in each of the first ``count`` steps, from the first step with any. 0: there is no pattern.
+    """Number of messages in each step from the first step with any to step ``count``. 0: there is no pattern.
 
     Parts of a step may look like steps, such as a pipeline's micro-batches (first forwards, then backwards). So there
     must be more steps with messages than without.
@@ -133,7 +133,7 @@ def _usual(by_step: Mapping[int, int], count: int) -> int:
 
 
 def _put_off(calls: Sequence[OwnCall]) -> _Kind | None:
-    """The message in whose place the rank made another of its usual messages, after steps with equal orders of calls.
+    """The message that the rank put off: after steps with equal orders of calls, it made another usual message instead.
 
     Among the possible lengths of a step, the largest counts: parts of a step may repeat within it.
     """

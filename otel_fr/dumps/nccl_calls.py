@@ -31,9 +31,9 @@ class Arguments(Protocol):
 def of_signature(of: Arguments) -> Iterator[tuple[str, int | None]]:
     """Yield the calls of NCCL's collective functions that one call makes.
 
-    Each is an operation, as in `DeviceCall.operation`, and its bytes (None: any number). Gather, scatter and all_to_all
-    consist of NCCL's sends and receives and yield nothing. Lists of unequal sizes are one broadcast or reduce for each
-    rank.
+    Each item is an operation, as in `DeviceCall.operation`, and its bytes (None: any number). Gather, scatter and
+    all_to_all consist of NCCL's sends and receives and yield nothing. For lists of unequal sizes, PyTorch calls one
+    broadcast or reduce for each rank.
     """
     inputs = _each(of.input_sizes, of.input_dtypes or of.output_dtypes)
     outputs = _each(of.output_sizes, of.output_dtypes or of.input_dtypes)

@@ -30,7 +30,7 @@ class Communicator(NamedTuple):
 
     Attributes:
         id: NCCL's hash, which is the same in all processes of the communicator: ``"0x7f8c496ae9f661"``.
-        name: the name that the program gave it. "": none, or not in the file.
+        name: the name that the program gave the communicator. "": none, or not in the file.
         rank: rank of the process in the communicator.
         size: number of ranks in the communicator.
         host, pid: host and id of the process.
@@ -49,9 +49,9 @@ class DeviceCall(NamedTuple):
 
     Attributes:
         operation: `torch.distributed`'s name for NCCL's function: ``"all_gather"``, whichever variant was called.
-        number: number of the call among those of this function in this communicator, from 0. Each replay of a CUDA
+        number: number of the call among calls of this function in this communicator, from 0. Each replay of a CUDA
             graph counts. For sends and receives, the number in the file.
-        size: bytes as NCCL counts them: of all_gather one rank's input, of reduce_scatter one rank's output.
+        size: bytes as NCCL counts them: for all_gather one rank's input, for reduce_scatter one rank's output.
         seconds: time on the device.
         bus_bandwidth: bytes per second, as nccl-tests defines it. 0: not known.
         source: what measured the time: `GPU_CLOCK`, ``"kernel_cpu"`` or ``"collective_cpu"``. "": not known.
@@ -70,7 +70,7 @@ class LineReader:
     """Reads the lines of one file, in their order.
 
     Args:
-        is_whole: False: lines before the first one are left out, so a call without a communicator is no error.
+        is_whole: False if the beginning of the file is left out. A call without a communicator is then no error.
 
     Attributes:
         unusable: number of lines that are not JSON, or not a call of a communicator.
@@ -154,12 +154,12 @@ def operation_name(function: str) -> str:
 
 
 def is_one(path: Path) -> bool:
-    """Return whether name and beginning are those of a file of NCCL Inspector."""
+    """Return whether name and beginning show a file of NCCL Inspector."""
     return _NAME.fullmatch(path.name) is not None and _SIGN in head_of(path)
 
 
 def file_name(host: str, pid: int) -> str:
-    """The name of the file of a process."""
+    """The name of a process's file."""
     return f"{host}-pid{pid}.log"
 
 
@@ -191,7 +191,7 @@ def read_file(path: Path, most: int) -> InspectorFile:
         file.seek(skipped)
         data = file.read(most)
     reader = LineReader(is_whole=not skipped)
-    # If bytes were skipped, the first line may be incomplete. The last one may be incompletely written.
+    # If bytes were skipped, the first line may be incomplete. The last line may be half written.
     lines = data.split(b"\n")[1 if skipped else 0 : None if data.endswith(b"}") else -1]
     calls = [call for call in map(reader.read, lines) if call is not None]
     return InspectorFile(str(path), calls, skipped, reader.unusable, sum(reader.dropped.values()))

@@ -73,7 +73,7 @@ class RasAnswer(NamedTuple):
     """One answer of RAS.
 
     Attributes:
-        time: when it was given, in local time of the answering process.
+        time: when RAS answered, in local time of the answering process.
         timeouts: number of timeouts of RAS's threads.
     """
 
@@ -208,7 +208,7 @@ def odd_diagnostics(data: bytes) -> list[str]:
 
 
 def odd_of(one: RasCommunicator) -> ReportedCommunicator:
-    """The oddities of a communicator. Without facts, there are none."""
+    """The oddities of a communicator: none if the result has no facts."""
     known = [(rank.rank, rank.pid) for rank in one.ranks if rank.pid]
     most = ras.MAX_PROCESSES
     processes = known if len(known) <= most else [*known[: most - 1], known[-1]]

@@ -14,15 +14,15 @@ COALESCED = "coalesced"
 """Name of the entry that ends a batch: the coalesced operation of the preceding calls with the same number."""
 
 UNEVEN_LISTS = {"ALLGATHER_coalesced": "all_gather", "REDUCE_SCATTER_coalesced": "reduce_scatter"}
-"""Names that end a batch which is one list operation that the backend executed piece by piece."""
+"""Recorders' names of the end of a batch in which the backend executed one list operation piece by piece."""
 
 BATCH_ENDS = (COALESCED, *UNEVEN_LISTS)
-"""Recorders' names of the entry that ends a batch. A column of batch ends has the index of the name plus 1, or 0."""
+"""Recorders' names of the entry that ends a batch. In a column of batch ends, an entry has the index plus 1, or 0."""
 
 HOOK = "c10d"
 """The backend in the names of calls that torch 2.14's ``FlightRecorderHook`` recorded.
 
-The hook sets ``retired`` when the call has been issued. It numbers a group's calls from the moment of its attachment.
+The hook sets ``retired`` when the call has been issued. It numbers a group's calls from the time when it was attached.
 """
 
 _P2P = re.compile(r"(send|recv)\s+(\d+|\?)\s*(->|<-)\s*(\d+|\?)$")
@@ -50,11 +50,11 @@ class Name(NamedTuple):
 def coalesced(name: Name, ins: Sizes, outs: Sizes) -> tuple[str, Sizes, Sizes]:
     """The operation and the sizes of a call whose recorded name may hide that it is coalesced.
 
-    torch 2.14's hook records an all_gather of several tensors as ``allgather``, like one of a single tensor. It has an
-    output for each tensor (`all_gather_into_tensor_coalesced`), or a list for each (`all_gather_coalesced`). gloo's
-    recorder writes one output for all of them, so the tensors' sizes are not recorded. The same is true for
-    reduce_scatter. If pieces may have different sizes (``all_gather_v``), one tensor for all of the list does not show
-    the sizes either.
+    torch 2.14's hook records an all_gather of several tensors as ``allgather``, like an all_gather of one
+    tensor. The call has an output for each tensor (`all_gather_into_tensor_coalesced`), or a list for each
+    (`all_gather_coalesced`). gloo's recorder writes one output for all tensors, so their sizes are not recorded. The
+    same is true for reduce_scatter. If pieces may have different sizes (``all_gather_v``), one tensor that stands for
+    the list does not show the sizes either.
     """
     operation = name.operation
     own, lists = sides(operation, ins, outs)

@@ -19,7 +19,7 @@ def runs_folder(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def newest_folder(env: Mapping[str, str] = os.environ) -> tuple[Path, float] | None:
-    """The folder with the newest file, and when that was written (Unix seconds). None: there is no file.
+    """The folder with the newest file, and when the file was written (Unix seconds). None: there is no file.
 
     Looks in ``OTEL_FR_DUMP_DIR`` if it is set, otherwise in the folders of `runs_folder`.
     """

@@ -2,8 +2,8 @@
 
 A pickle of some hundred bytes can contain a key whose hash takes years to compute, or nested lists that take gigabytes
 to walk. No check finds all of these cheaply, so there is none. Instead, a process reads the files one after the other,
-with limits that the system enforces. If it reaches a limit, or a file ends it in another way, that file is reported,
-and another process continues with the next one.
+with limits that the system enforces. If it reaches a limit, or a file ends it in another way, the file is reported,
+and another process continues with the next file.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ MAX_MEMORY: Final = 4096 * MIB
 """Memory for one file. A recorder's file takes about 10 times its size."""
 ANSWER: Final = 16 * MIB
 ANSWER_PER_BYTE: Final = 2
-"""Bytes that the process sends back for one file. For a recorder's file, they are fewer than its size."""
+"""Most bytes that the process sends back for one file. For a recorder's file, it sends fewer than the file has."""
 
 Work = Callable[[Path, Callable[[int], None]], Any]
-"""Reads a file. Its arguments are the path and a function that it must call with the number of bytes of the file as
-soon as it knows that: the limits hold from then on. The `Work` and its result must be picklable."""
+"""Reads a file. Its arguments are the path, and a function that it must call with the file's size in bytes as soon as
+the size is known. The limits hold from then on. The `Work` and its result must be picklable."""
 
 _CODE: Final = (
     "import sys; sys.path[:] = {path!r}; from multiprocessing.connection import Connection;"
@@ -50,7 +50,7 @@ _CODE: Final = (
 def read_all(
     work: Work, limits: Limits, paths: Sequence[Path], count: int
 ) -> Iterator[tuple[Path, Any | UnreadableDump]]:
-    """Yield the result of ``work`` for each file, or why there is none, in the order in which they are completed.
+    """Yield the result of ``work`` for each file, or why there is none, in the order of completion.
 
     Args:
         count: number of processes that share the files.
@@ -139,7 +139,7 @@ class _Reader:
 
 
 def _start(ours: Connection, theirs: Connection) -> int:
-    """Start the process: fork if no other thread can hold a lock, since that is faster; else a new interpreter."""
+    """Start the process. Forking is faster, but safe only if no other thread can hold a lock. Else start Python."""
     if threading.active_count() == 1:
         program = os.getpid()
         pid = os.fork()
@@ -186,7 +186,7 @@ def serve(connection: Connection, *others: Connection) -> NoReturn:
             gc.collect()
     except (EOFError, OSError):  # the program has ended
         os._exit(0)
-    except BaseException:  # noqa: BLE001  a fault of our own, which costs this file
+    except BaseException:  # noqa: BLE001  an error of ours: the file is not read
         traceback.print_exc()
     os._exit(1)
 

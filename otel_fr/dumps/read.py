@@ -29,10 +29,10 @@ from otel_fr.match.model import Signature
 from otel_fr.presentation import count_text
 
 MAX_MEMBERS = 10 * MAX_RANKS
-"""Members of all process groups of one file in total. Further members in a file are ignored."""
+"""Most members of all process groups of one file in total. Further members are ignored."""
 
 PARALLEL_BYTES = 8 * 1024 * 1024
-"""Several processes read files of a larger total size: from there on, they are faster than one."""
+"""Above this total size, several processes read the files, because they are then faster than one process."""
 
 Progress = Callable[[int, int], None]
 """Called with (files done, number of files)."""
@@ -64,7 +64,7 @@ def _load(limits: Limits, prefix: str, path: Path, bound: Callable[[int], None])
         data, clock = parse(raw), None
     try:
         dump = _dump(path, data, prefix, clock)
-        dump.facts = json.loads(json.dumps(dump.facts))  # a tree: shared objects could make it larger to walk
+        dump.facts = json.loads(json.dumps(dump.facts))  # expand shared objects here, where the limits hold
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise UnreadableDump(f"not a flight-recorder file, or a damaged one ({error}); copy it again") from error
     with contextlib.suppress(OSError):
@@ -254,7 +254,7 @@ def _groups(config: object) -> dict[str, GroupInfo]:
 
 
 def _source(groups: Mapping[str, GroupInfo], raw: list[Any]) -> Source:
-    """Recognise torchcomms files: their groups' descriptions are the backend that prefixes the operations' names."""
+    """Recognise torchcomms files: they describe groups by the backend that also begins the names of operations."""
     backends = {operation_names.parse(_text(e.get("profiling_name"))).backend for e in raw[:64] if isinstance(e, dict)}
     described = {group.description for group in groups.values()}
     return "torchcomms" if described and described == backends else "pytorch"
@@ -270,7 +270,7 @@ def _progress(dump: Dump, status: object, local_ids: Mapping[int, str], source: 
         enqueued, completed = reported.get(key, (None, None))
         contradicted = found.unended is not None and completed is not None and found.unended <= completed
         if found.others or contradicted:
-            enqueued = completed = None  # pg_status may count its sends and receives, or calls that were only issued
+            enqueued = completed = None  # pg_status may count sends and receives, or calls that were only enqueued
         group.enqueued = max((n for n in (found.newest, enqueued) if n is not None), default=None)
         group.completed = max((n for n in (found.completed, completed) if n is not None), default=None)
         group.messages = found.messages if source == "pytorch" else None
@@ -296,8 +296,8 @@ def _reported(
             if enqueued is not None and completed is not None:
                 numbers[int(key)] = (max(enqueued, 0), max(completed, 0))
     group_of = dict(local_ids)
-    # PyTorch assigns names and local numbers in the order of creation. If there are equally many, they are paired in
-    # that order, but only if this agrees with every pair that the entries show.
+    # PyTorch assigns names and local numbers in the order of creation. If there are as many names as numbers, pair them
+    # in that order, unless the entries show other pairs.
     by_name = sorted((int(group.name), key) for key, group in groups.items() if group.name.isdigit())
     if len(by_name) == len(groups) == len(numbers):
         in_order = {number: key for number, (_, key) in zip(sorted(numbers), by_name, strict=True)}

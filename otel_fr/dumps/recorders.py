@@ -263,8 +263,8 @@ class OtelFrReader(EntryReader):
         return NewGroup(fields.short_text(name), description, ranks, item.get("otel_fr_awaits_all") is True)
 
     def _ranks(self, text: str) -> tuple[int, ...]:
-        """Decode a list of ranks. Raises ValueError if it cannot be decoded. A file's lists are bounded like its
-        sizes."""
+        """Decode a list of ranks. Raises ValueError if it cannot be decoded. The lists of a file count
+        towards the limit on its sizes."""
         known = self._members.get(text)
         if known is None:
             known = self._members[text] = tuple(decode_ranks(text))

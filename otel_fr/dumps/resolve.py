@@ -28,10 +28,10 @@ _MISSING = -(1 << 62)
 
 
 def backends_own(entries: Entries) -> Mask:
-    """Mask of all entries except second records of calls by `operation_names.HOOK`.
+    """Mask that leaves out the hook's records (`operation_names.HOOK`) of calls that the backend records, too.
 
-    If a group's backend records calls, too, its records are used: they show when calls complete. gloo does not record
-    sends and receives, so the hook's records of these remain.
+    The backend's own records show when calls complete. gloo does not record sends and receives, so the hook's records
+    of them remain.
     """
     hooks = np.array([label.backend == operation_names.HOOK for label in entries.labels], np.bool_)
     hooked: Mask = hooks[entries.label]
@@ -47,14 +47,14 @@ def backends_own(entries: Entries) -> Mask:
 def resolve_batches(entries: Entries, ends: Codes, *, wrapped: bool) -> Entries:
     """Resolve coalesced batches. Recorders write a batch as members with one number, always "scheduled", and an end.
 
-    The members take the state of the end, which is removed. If the batch is one list operation that the backend
-    executed piece by piece, the pieces are removed and the end becomes that operation. Its list is not known if the
-    oldest entry of a wrapped ring is one of the pieces, since earlier pieces may be lost.
+    The end is removed, and the members take its state. But if the backend executed one list operation piece by piece,
+    the pieces are removed, and the end becomes that operation. If the oldest entry of a wrapped ring is a piece, its
+    list is not known, because earlier pieces may be lost.
 
     If a file does not contain every call, members without an end have completed, and their end was left out.
 
     Args:
-        wrapped: the file does not contain every call: `is_whole` is false for all its entries.
+        wrapped: the file does not contain every call (`is_whole` returns False).
     """
     if not wrapped and not ends.any():
         return entries
@@ -110,7 +110,7 @@ def is_whole(entries: Entries) -> bool:
 
 
 def is_gapless(entries: Entries) -> bool:
-    """Return whether none of the recorder's calls after the first of these is missing."""
+    """Return whether no call after the first entry is missing."""
     return not len(entries) or int(entries.record.max()) - int(entries.record.min()) < len(entries)
 
 
@@ -157,7 +157,7 @@ def drop_replaced_groups(entries: Entries) -> Entries:
 
 
 def number_by_order(entries: Entries) -> Entries:
-    """Number the calls within their group, from 0. torchcomms itself counts them over all groups of a rank.
+    """Number the calls within their group, from 0. torchcomms counts calls over all groups of a rank.
 
     torchcomms records sends and receives without their peer, so they are neither numbered nor matched.
     """

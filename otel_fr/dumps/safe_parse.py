@@ -1,7 +1,7 @@
 """Turns the bytes of a dump into plain Python values, without running any code in them.
 
 A pickle is a program: it can import a name and call the object. Here it finds no name, so it can only build plain
-values. The process that reads the file limits their time and memory (`processes`).
+values. The process that reads the file has limits on time and memory (`processes`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ unpacks to 84 times its size, and with 250 frames to 330 times. Deflate can reac
 _LOOK_AHEAD = 256 * 1024
 
 
-class UnreadableDump(Exception):  # noqa: N818 - it is the file that is at fault
+class UnreadableDump(Exception):  # noqa: N818 - the file is at fault
     """A file cannot be used. The text says what is wrong with it and what to do."""
 
 
@@ -37,7 +37,7 @@ class Limits:
     """What reading one file may cost. `processes` has the limits on memory.
 
     Attributes:
-        max_bytes: size of the file, and of an unpacked gzip file, which `UNPACKED` limits, too.
+        max_bytes: size of the file. An unpacked gzip file also has the limit of `UNPACKED`.
         seconds: CPU time. Each MiB of the file adds one second.
     """
 

@@ -1,8 +1,8 @@
-"""Counts the calls of each training step in each process group, as decisions for which the program need do nothing.
+"""Counts the calls of each training step in each process group. The counts are decisions that no program must report.
 
-A rank that leaves out a batch enqueues fewer calls in that step. Nothing fails at first: its calls meet the calls that
-its peers make for another batch, until one does not match or is missing, perhaps only in the last step. The ring has
-the records of the rank's calls and the times of its steps.
+A rank that leaves out a batch enqueues fewer calls in that step. Nothing fails at first: its calls meet its peers'
+calls for another batch. Only later, perhaps in the last step, a call does not match or is missing. The ring has the
+records of the rank's calls and the times of its steps.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from otel_fr.ring import KIND_COLLECTIVE, Activity, Decided, Record, RingReader,
 from otel_fr.stacks import is_of_cpp
 
 MAX_RECORDS: Final = 4096
-"""Newest records that a monitor reads for this. It takes a few hundredths of a second."""
+"""How many of the newest records a monitor reads for this, in a few hundredths of a second."""
 MAX_GROUPS: Final = 4
-"""The most recently used groups, whose calls are counted. Dozens of groups would fill a rank's reports."""
+"""In how many groups, the most recently used, calls are counted. Dozens of groups would fill a rank's reports."""
 
 
 @dataclass(slots=True)
@@ -49,8 +49,8 @@ def step_calls(records: Sequence[Record], steps: Sequence[Activity]) -> list[Dec
     """The number of calls in each step that has ended, and the first call of each, by group.
 
     Args:
-        records: the calls, oldest first. If older ones are missing, the step of the first one is left out.
-        steps: the steps. The last one has not ended.
+        records: the calls, oldest first. If older calls are missing, the step of the first call is left out.
+        steps: the steps. The last step has not ended.
 
     Returns:
         The decisions. The number of a decision is the step's number plus one, so that it is the same on all ranks.
@@ -83,8 +83,8 @@ def _by_group(records: Iterable[Record], begins: Sequence[int], threads: Collect
     """The most recently used groups, with their names.
 
     Args:
-        threads: threads that begin steps. The calls of other threads, which for example write a checkpoint, fall into
-            different steps on each rank.
+        threads: threads that begin steps. Calls of other threads are not counted: a thread that writes a checkpoint,
+            for example, makes them in different steps on each rank.
     """
     groups: dict[str, _Used] = {}
     labels: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """Writes calls so that PyTorch's analyzer (``torchfrtrace``, torch 2.13) judges them correctly.
 
-The analyzer has its own rules for comparing fields. A legal call that would be a fault under them is written like
-ProcessGroupNCCL writes it. If that fails, too, it is written without the compared field, and the recorded value is kept
-under an ``otel_fr_`` key. docs/reference/dump-format.md lists the cases.
+The analyzer has its own rules for comparing fields. A legal call that breaks them is written as ProcessGroupNCCL writes
+it. If that breaks them, too, the call is written without the compared field, and the recorded value is kept under an
+``otel_fr_`` key. docs/reference/dump-format.md lists the cases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class View(NamedTuple):
 
 
 def view(operation: str, input_sizes: Sizes, output_sizes: Sizes) -> View:
-    """The call as the analyzer must see it. The sizes are the call's: one shape per tensor."""
+    """The call as the analyzer must see it. The arguments have one shape per tensor."""
     known = OPERATIONS.get(operation)
     name = known.analyzer or operation if known else operation
     given = [list(shape) for shape in input_sizes]
@@ -44,13 +44,13 @@ def view(operation: str, input_sizes: Sizes, output_sizes: Sizes) -> View:
         flat = _stacked(given)
         return View(name, flat, taken) if flat else View("REDUCE_SCATTER_coalesced", given, _NO_SIZES)
     if operation in ALL_TO_ALL:
-        # The analyzer compares the first inputs of all ranks in total with the first outputs of all ranks in total.
+        # The analyzer compares two sums over all ranks: of the first inputs, and of the first outputs.
         return View(name, _total(given), _total(taken))
     return View(name, given, taken)
 
 
 def _stacked(shapes: list[list[int]]) -> list[list[int]]:
-    """One tensor that contains a list of equal ones, as NCCL records it. Empty if they are not equal."""
+    """The shape of one tensor that contains a list of tensors, as NCCL records it. Empty if their shapes differ."""
     if not shapes or any(shape != shapes[0] for shape in shapes):
         return []
     return [[len(shapes), *shapes[0]]]
@@ -63,8 +63,8 @@ def _total(shapes: list[list[int]]) -> list[list[int]]:
 class Pair(NamedTuple):
     """The process group under which a send or receive is written.
 
-    The analyzer matches a single send or receive only if every member of its process group takes part. So it gets a
-    group of the two ranks for each direction and tag. Its sequence number counts the messages.
+    The analyzer matches a single send or receive only if every member of its process group takes part. So each
+    direction and tag gets a group of the two ranks. The sequence numbers in this group count the messages.
 
     Attributes:
         key: the group's name in ``pg_config``.
@@ -80,7 +80,7 @@ class Pair(NamedTuple):
 def pair(group: str, operation: str, rank: int, peer: int | None, tag: int | None) -> Pair:
     """The pair of one send or receive of ``rank``. Ranks are global.
 
-    A receive from any source (``peer`` None) has no pair. The analyzer cannot read it as such, so it stands alone.
+    A receive from any source (``peer`` None) has no pair. The analyzer has no form for it, so it stands alone.
     """
     if peer is None:
         return Pair(f"{group} p2p any->{rank}", (rank,), f"{operation} 0{'->' if operation == 'send' else '<-'}0")

@@ -23,13 +23,13 @@ _PICKLE_START = b"\x80\x02}X\x07\x00\x00\x00otel_fr"
 """Protocol 2, an empty dict and its first key. PyTorch's files begin with another key."""
 _JSON_START = b'{"otel_fr": '
 _WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-"""What link(2) answers on a file system that has no links."""
+"""Errors of link(2) on a file system that has no links."""
 _BATCH = 256
 """Entries that share equal parts. The pickler keeps this many in memory."""
 
 
 class TakenError(Exception):
-    """A file has the name that a new one was to have."""
+    """A file already has the name of the new file."""
 
 
 def is_ours(path: Path) -> bool:
@@ -50,12 +50,12 @@ def write_dump(
     A missing folder is created. Only the owner may read the folder and the file.
 
     Args:
-        is_new: replace no file, not even otel-fr's own. On a file system without links, one that was created
-            meanwhile is replaced.
+        is_new: replace no file, not even otel-fr's own. On a file system without links, a file of otel-fr,
+            or one that was created meanwhile, is replaced nevertheless.
 
     Raises:
-        TakenError: ``path`` exists, and ``is_new``. It is not changed.
-        FileExistsError: ``path`` exists, and otel-fr did not write it. It is not changed.
+        TakenError: ``path`` exists, and ``is_new``. The file is not changed.
+        FileExistsError: ``path`` exists, and otel-fr did not write it. The file is not changed.
         OSError: the folder or file cannot be written. Nothing is left behind.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
