@@ -10,7 +10,7 @@ import struct
 from typing import Final
 
 READY: Final = 1
-"""The section's first word, once the section is initialised. It gives the format."""
+"""First word of an initialised section. It is the version of the format."""
 
 # The head: indexes of 8-byte words from the start of the section.
 WORD_READY: Final = 0
@@ -39,7 +39,7 @@ OPEN_ROWS: Final = 64
 ENDED_ROWS: Final = 1024
 """How many sections and steps are kept after their end. The monitor reads them ten times a second."""
 NAMES: Final = 256
-"""Most names of sections. A program has about a dozen, but one that generates names must not fill the memory."""
+"""Most names of sections. A program has about a dozen, but a program that generates names must not fill memory."""
 NAME_SIZE: Final = 128
 MAX_NAME: Final = NAME_SIZE - 8
 """Most bytes of a name in UTF-8. A longer name is cut."""
@@ -59,8 +59,8 @@ FLAG_LEFT: Final = 1 << 9
 FLAG_AUTOMATIC: Final = 1 << 10
 """The hook on optimizers counted the step."""
 FLAG_CONTEXT: Final = 1 << 11
-"""The step's row contains the program's own span. A step has no name, timeout and parent, so these three words are the
-upper half and the lower half of the trace id, and the span id."""
+"""The step's row contains the program's own span. A step has no name, timeout and parent, so these three words contain
+the upper half and the lower half of the trace id, and the span id."""
 
 OTHER: Final = "(other)"
 """Shown for a section whose name had no room in the table."""

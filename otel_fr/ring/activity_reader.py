@@ -40,7 +40,7 @@ from otel_fr.ring.activity_layout import (
 from otel_fr.ring.names import read_name
 
 LATE_ROWS = 64
-"""A missing row counts as lost once this many later rows exist: its thread was stopped while it wrote the row."""
+"""A missing row counts as lost once this many later rows exist: its thread was interrupted while it wrote the row."""
 _TRIES = 4
 """Attempts to read a row that changes while it is read."""
 

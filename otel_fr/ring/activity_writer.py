@@ -105,7 +105,7 @@ class ActivityWriter:
         if len(self.names) >= NAMES:
             return 0
         index = self._next_name()
-        if index >= NAMES:  # two threads have used two indexes for the same new name before
+        if index >= NAMES:  # two threads may have used two indexes for one new name
             return 0
         text = text_bytes(name, MAX_NAME)
         at = self._first * 8 + NAMES_START + index * NAME_SIZE

@@ -10,7 +10,7 @@ import struct
 from typing import Final
 
 READY: Final = 1
-"""The section's first word, once the section is initialised. It gives the format."""
+"""First word of an initialised section. It is the version of the format."""
 
 # The head: indexes of 8-byte words from the start of the section.
 WORD_READY: Final = 0
@@ -21,7 +21,7 @@ WORD_FAILURES: Final = 4
 HEAD_SIZE: Final = 64
 
 NAMES: Final = 64
-"""Most names of decisions. A program has about a dozen, but one that generates names must not fill the memory."""
+"""Most names of decisions. A program has about a dozen, but a program that generates names must not fill memory."""
 NAME_SIZE: Final = 128
 MAX_NAME: Final = NAME_SIZE - 16
 """Most bytes of a name in UTF-8. A longer name is cut."""

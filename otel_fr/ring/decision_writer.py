@@ -52,7 +52,7 @@ class DecisionWriter:
         self._words.release()
 
     def add_name(self, index: int, name: str) -> int:
-        """Write the name number ``index`` (from 0). Return the word that counts its decisions, or -1 without room."""
+        """Write the name number ``index`` (from 0). Return the word that counts its decisions; -1: no room."""
         if index >= NAMES:
             self._words[self._first + WORD_UNTRACKED] += 1
             return -1
@@ -72,7 +72,7 @@ class DecisionWriter:
         self._words[word] = number
 
     def change(self, index: int, number: int, step: int, now_ns: int, value: str) -> None:
-        """Record that a decision has another value than the previous decision of its name.
+        """Record that a decision's value differs from the previous decision of its name.
 
         Args:
             index: index of the name.

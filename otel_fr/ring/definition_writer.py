@@ -1,4 +1,4 @@
-"""Methods of the writer that define what records refer to: groups, signatures, call sites, threads.
+"""Methods of the writer that write definitions: groups, signatures, call sites, threads.
 
 Definitions are written to one half of the definition area. When this half is full, a new generation starts in the other
 half.
@@ -198,7 +198,7 @@ class DefinitionWriter(StatusWriter):
         return offset // 8
 
     def _flip(self) -> None:
-        """Start a new generation in the other half. First give up the records that need that half's old definitions."""
+        """Start a new generation in the other half. First give up the records that need the old definitions there."""
         self._words[WORD_TAIL] = self._generation_first
         self._generation_first = self._head + 1
         self.signatures.clear()

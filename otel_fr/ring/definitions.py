@@ -68,7 +68,7 @@ class GroupDef:
         ranks: global ranks of the members, in group order; empty: unknown.
         local_id: order of creation in this process.
         truncated: True if the definition was too large. ``ranks`` is then empty, and the texts may be cut.
-        is_serial: True if NCCL executes the group's sends and receives in the order of all its calls, too.
+        is_serial: True if NCCL executes the group's sends, receives and collectives in one order.
     """
 
     id: str
@@ -339,7 +339,7 @@ class ThreadDef(NamedTuple):
 
 
 def thread_of(data: bytes) -> ThreadDef:
-    """Decode the payload of a thread. Raises DefinitionError if it is not one."""
+    """Decode the payload of a thread. Raises DefinitionError if it is something else."""
     source = Decoder(data)
     thread = ThreadDef(source.uint(), source.text())
     source.end()

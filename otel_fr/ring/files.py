@@ -53,7 +53,7 @@ def private_folder(base: Path) -> Path:
 
 
 def create_file(folder: Path, name: str, size: int) -> tuple[Path, mmap.mmap]:
-    """Create and map a file of ``size`` zeros. Raises OSError. No file is left behind then."""
+    """Create and map a file of ``size`` zeros. Raises OSError, and then leaves no file behind."""
     for number in range(1000):
         path = folder / (name if number == 0 else f"{name}.{number}")
         try:

@@ -41,7 +41,7 @@ HALF_BYTES_PER_RECORD: Final = 64
 MAX_CAPACITY: Final = 1 << 24
 """Most records of a ring. This limits how much a reader scans if the file is damaged."""
 
-# Header: the constant part, its crc, and a flag that says that the file is complete.
+# Header: the constant part, its crc, and a flag: the file is complete.
 HEADER: Final = struct.Struct("<8sIIQQQQQQQQQqQQ")
 HEADER_CRC: Final = HEADER.size
 HEADER_COMPLETE: Final = HEADER.size + 8
@@ -60,7 +60,7 @@ STATUS_COUNTERS: Final = 16
 STATUS_META: Final = (256, 256 + 4032)
 META_ROOM: Final = 4032
 EARLIER_RUNS: Final = "earlier_runs"
-"""Key of the meta: the meta's former values for the process's earlier runs, oldest first."""
+"""Key of the meta: the values that identified the process in its earlier runs, oldest first."""
 STATUS_EXCEPTION: Final = 256 + 2 * 4032
 EXCEPTION_ROOM: Final = STATUS_SIZE - STATUS_EXCEPTION
 DOCUMENT: Final = struct.Struct("<IIQ")

@@ -1,4 +1,4 @@
-"""Names in the ring's tables. A name is a word with length and checksum, and a bounded text, checked when read."""
+"""Names in the ring's tables. A name is a word (length and checksum) and a bounded text. Readers check it."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class RingReader:
     def meta(self) -> dict[str, object]:
         """The values that describe the rank; empty if both copies are damaged."""
         found = [self._document(start, META_ROOM) for start in STATUS_META]
-        # Both copies can look invalid if the writer has replaced both meanwhile. Then they are read again.
+        # Both copies look invalid if the writer replaced both meanwhile. Then read them again.
         if not any(found):
             found = [self._document(start, META_ROOM) for start in STATUS_META]
         valid = [document for document in found if document is not None]
@@ -282,7 +282,7 @@ class RingReader:
         ticket = record_id + 1
         start = self._layout.slots_start + ticket % self._layout.slots * SLOT_SIZE
         data = self._map[start : start + SLOT_SIZE]
-        # This word is read on its own, with one load: the copy of 96 bytes may be made in any order.
+        # Read this word separately, with one load: the 96 bytes above may be copied in any order.
         ended = self._words[start // 8 + SLOT_ENDED_WORD]
         fields = SLOT.unpack(data)
         of, issued, coll_seq, p2p_seq, op_id, group_ref, sig_ref, site_ref, generation, pair_index = fields[:10]
@@ -326,7 +326,7 @@ class RingReader:
         found: list[GroupProgress] = []
         for row in range(self._layout.progress_rows):
             start = self._layout.progress + row * ROW_SIZE
-            # While the row is read, its group may change or the definition may move. Then it is read again.
+            # While the row is read, its group may change or the definition may move. Then read the row again.
             for _ in range(4):
                 word = self._words[start // 8 + ROW_GROUP]
                 if word == 0:

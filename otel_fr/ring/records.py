@@ -19,8 +19,8 @@ STATE_TEXT: Final[Mapping[RecordState, str]] = {
 """Names of states in spans, rank reports and flight-recorder files (docs/reference/rank-report.md)."""
 
 _TIMEOUT_SHARE: Final = 0.98
-"""Share of a call's timeout after which a failure counts as a timeout. Backends start their clocks at slightly other
-times than otel-fr."""
+"""Share of a call's timeout after which a failure counts as a timeout. Backends start their clocks at slightly
+different times than otel-fr."""
 
 
 class Record(NamedTuple):
@@ -34,9 +34,9 @@ class Record(NamedTuple):
         ended_ns: when the call ended; None: unknown, or not yet.
         kind: KIND_COLLECTIVE, KIND_P2P, KIND_MONITORED or KIND_GROUP.
         coll_seq, p2p_seq, op_id: PyTorch's counts in the group when the call was enqueued. For KIND_GROUP, coll_seq is
-            the call's number among such calls, and the others are 0.
+            the call's number among the group's calls of this kind, and the others are 0.
         pair_index: for p2p: number of earlier calls with this peer, direction and tag (modulo 2**32). For a receive
-            whose message is unknown (`UNPAIRED`): its p2p_seq; its signature then has a peer and ``any_source``.
+            of an unknown message (`UNPAIRED`): its p2p_seq. Its signature then has a peer and ``any_source``.
         thread, thread_ident: name and `threading.get_ident` of the enqueuing thread; empty and 0: unknown.
     """
 
