@@ -18,8 +18,8 @@ from otel_fr.ring.decision_layout import MAX_TEXT
 
 _CALLER: Final = "torch._dynamo.convert_frame"
 _FUNCTION: Final = "_compile"
-"""Function of `_CALLER`. Its local variable ``code`` is the code that it compiles; one of `_REASONS` says why it is
-compiled again (torch 2.6 to 2.14)."""
+"""Function of `_CALLER`. Its local variable ``code`` is the code that it compiles; one of `_REASONS` says why the
+code is compiled again (torch 2.6 to 2.14)."""
 _REASONS: Final = ("recompile_reason", "recompile_reasons")
 _FRAMES: Final = 16
 """Most frames to search between the callback and `_FUNCTION`. There are only a few."""
@@ -48,7 +48,7 @@ def with_note(callbacks: list[Any]) -> list[Any]:
 
 
 def give_back(callbacks: list[Any], ours: list[Any]) -> None:
-    """Copy callbacks that others have added or removed meanwhile back to torch's own list."""
+    """Update torch's own list with the callbacks that others have added or removed meanwhile."""
     callbacks[:] = [callback for callback in ours if callback is not note]
 
 

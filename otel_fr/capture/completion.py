@@ -46,7 +46,7 @@ def end_mode(backend: str, returns_work: bool) -> EndMode:
 
 
 def drain(outstanding: Callable[[], int], seconds: float) -> bool:
-    """Wait up to ``seconds`` until no callback is outstanding. Return False if one still is."""
+    """Wait up to ``seconds`` until no callback is outstanding. Return False if a callback remains."""
     deadline = time.monotonic() + seconds
     while outstanding():
         if time.monotonic() >= deadline:

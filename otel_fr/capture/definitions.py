@@ -155,7 +155,7 @@ NOT_A_CALL = CallKind(None, EndMode.IGNORE, 0, 0, 0, False, (0, 0, 0))
 
 
 def kind_of(operator: Operator, group: LiveGroup, arguments: Arguments, backend: str, timeout_ms: int) -> CallKind:
-    """Describe a call. ``backend`` and ``timeout_ms`` are the group's for the tensors' device."""
+    """Describe a call. ``backend`` and ``timeout_ms`` are what the group has for the tensors' device."""
     definition = definition_of(operator, group, arguments, backend)
     # Assume that an unread reduce_scatter has the usual list: a piece for each member.
     inputs = group.size if arguments.unread and operator.name == "reduce_scatter_" else len(definition.input_sizes)

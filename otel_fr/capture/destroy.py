@@ -1,10 +1,10 @@
 """Records the destruction of a process group as a call of the group, and first waits for otel-fr's callbacks.
 
-``destroy_process_group`` may wait for long: for the threads of a backend, or until NCCL has aborted calls in flight.
+``destroy_process_group`` may wait a long time: for the threads of a backend, or until NCCL has aborted calls in flight.
 The recorded call is in flight until the function returns. Destroying all groups is a call of the default group.
 
-On torch before 2.8, Python holds the GIL while it destroys a ``ProcessGroup``, whose destructor waits for gloo's
-threads. A thread that needs the GIL for a callback of otel-fr would never end
+On torch before 2.8, Python holds the GIL while it destroys a ``ProcessGroup``. The destructor waits for gloo's threads,
+so a thread that needs the GIL for a callback of otel-fr would never end
 (https://github.com/pytorch/pytorch/pull/154976). So the replaced ``destroy_process_group`` first waits, without the
 GIL, for the callbacks of the group's calls. torch's destructor would wait for the same calls. The compiled engine's
 callbacks need no GIL.

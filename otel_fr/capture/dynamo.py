@@ -1,8 +1,8 @@
 """Keeps ``torch.compile`` out of otel-fr's own frames.
 
 While a compiled function runs, TorchDynamo sees each Python frame that its thread enters, and after a graph break also
-the frames of our kernels. It would trace and recompile them, at a cost far above a call's, warn the user about code
-that is not the user's, and raise where recompiling is forbidden (``torch.compiler.set_stance``).
+the frames of our kernels. It would trace and recompile them, which costs far more than a call. It would also warn the
+user about code of otel-fr, and raise where recompiling is forbidden (``torch.compiler.set_stance``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def exclude_our_frames(torch: ModuleType) -> None:
             if name.partition(".")[0] == _PACKAGE and module is not None:
                 for code in _codes_of(vars(module).values(), name):
                     mark(code)
-    except Exception:  # noqa: BLE001 - a torch without it, or with another one: calls are still recorded
+    except Exception:  # noqa: BLE001 - this torch has other functions: calls are still recorded
         _log.debug("otel-fr: torch.compile may trace otel-fr's functions", exc_info=True)
 
 

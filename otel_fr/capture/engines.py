@@ -35,7 +35,7 @@ class Engine:
 
     Attributes:
         name: `PYTHON` or `COMPILED`.
-        reason: why this engine was chosen, for people.
+        reason: why this engine was chosen, as text for people.
         library: the kernel's library, for the compiled engine.
         lacks_kernel: True if the compiled engine lacks nothing but a kernel.
     """

@@ -151,8 +151,8 @@ def _message(value: BaseException, told: TracebackException) -> str:
     """Return an exception's text. Its first line also names the exception's origin, if there is one (`_origin`).
 
     Args:
-        told: made from ``value``. It has called each exception's ``__str__``, which is the program's code, only once,
-            and has handled errors in it.
+        told: made from ``value``. It has called each exception's ``__str__``, which the program may define, only once,
+            and has handled its errors.
     """
     text, (origin, said) = str(told).strip(), _origin(value, told)
     if origin is value:
@@ -167,13 +167,13 @@ def _origin(value: BaseException, told: TracebackException) -> tuple[BaseExcepti
     """Return the first exception in the chain that a traceback shows for this one, and its text. Return the exception
     itself if there is no other.
 
-    A KeyboardInterrupt has no origin: an exception being handled when it came only shows where the program was.
+    A KeyboardInterrupt has no origin: the exception that was being handled only shows where the program was.
     """
     while not isinstance(value, KeyboardInterrupt):
         is_raised_from = value.__cause__ is not None or value.__suppress_context__
         earlier = value.__cause__ if is_raised_from else value.__context__
         before = told.__cause__ if is_raised_from else told.__context__
-        if earlier is None or before is None:  # the latter where a cycle of exceptions closes
+        if earlier is None or before is None:  # ``before`` is None where a cycle of exceptions closes
             break
         value, told = earlier, before
     return value, str(told)

@@ -79,7 +79,7 @@ class GroupRecorder:
 
     def end(self, ticket: int, group_index: int, sequence_id: int, state: int, ended_ns: int) -> None:
         """Record the end of a call. May be called on any thread. Never raises."""
-        if not self.on:  # as in a forked child: a thread of the parent, missing in the child, may hold the lock
+        if not self.on:  # in a forked child, a thread that does not exist there may hold the lock
             return
         try:
             with self.lock:
@@ -106,7 +106,7 @@ class GroupRecorder:
                 self._define_group(ours, group, ranks)
 
     def _define_group(self, ours: LiveGroup, group: Any, ranks: tuple[int, ...] | None = None) -> None:
-        """Write the definition of a group. ``ranks``: its members; None: torch is asked for them."""
+        """Write the definition of a group. ``ranks``: its members; None: ask torch for them."""
         if ranks is None:
             ranks = member_ranks(self._c10d, group) or ()
         ours.ranks = ranks
@@ -129,7 +129,7 @@ class GroupRecorder:
                 self._renumbered(before)
 
     def _renumbered(self, before: int) -> None:
-        """A group was defined again. ``before`` is its former index."""
+        """Called when a group was defined again. ``before`` is its former index."""
         self._writer.remove_group(before)
 
     def _add(self, definition: GroupDef) -> int:
@@ -145,10 +145,10 @@ class GroupRecorder:
                     self._removed(gone, group.index)
 
     def _added(self, name: str) -> None:
-        """The group is known from now on."""
+        """Called when a group becomes known."""
 
     def _defined(self, name: str, index: int) -> None:
-        """The group is in the ring."""
+        """Called when a group has a definition in the ring."""
 
     def _removed(self, name: str, index: int) -> None:
         if index >= 0:
@@ -227,7 +227,7 @@ class GroupRecorder:
             return group.splits - 1
 
     def end_members_group(self, name: str) -> None:
-        """The creation of that group has ended. Remove the group if torch has not registered it. Never raises."""
+        """Note that the group's creation has ended. Remove the group if torch has not registered it. Never raises."""
         try:
             with self.lock:
                 begun = self._begun.pop(name, None)

@@ -33,7 +33,7 @@ _first_rank = 0
 
 
 def set_first_rank(rank: int) -> None:
-    """Set the number in the run of the process that torch calls rank 0."""
+    """Set the rank in the run of torch's rank 0."""
     global _first_rank
     _first_rank = rank
 
@@ -95,7 +95,8 @@ class LiveGroup:
     Attributes:
         index: the group's index in the ring; -1: not defined yet.
         coll, p2p, op, monitored: last number assigned in each sequence.
-        created: last number of the group's calls that create groups. If only members create this group, that is call 1.
+        created: last number of the group's calls that create groups. If only members create this group, its creation
+            is call 1.
         splits: number of calls that split this group without a description.
         ranks: members' ranks in the run, in group order; empty: unknown.
     """
@@ -118,8 +119,8 @@ class LiveGroup:
     def next_pair_index(self, pair: tuple[int, int, int]) -> int:
         """Return how many calls of ``pair`` (`CallKind.pair`) came before this one.
 
-        Returns `UNPAIRED` for a receive that names its sender if an earlier receive from any source had this tag: that
-        one may have taken a message of this sender.
+        Returns `UNPAIRED` for a receive that names its sender if an earlier receive from any source had this tag. That
+        receive may have taken a message of this sender.
         """
         receives, peer, tag = pair
         pairs = self.pairs

@@ -1,8 +1,9 @@
 """Notices that this process creates or destroys a process group. Until then no other code of otel-fr runs.
 
 In all torch versions from 2.6 on, every way to create a group (``init_process_group``, ``new_group``, ``split_group``,
-device meshes) calls ``distributed_c10d._register_process_group``. Every way to destroy one calls one of its two
-``_unregister`` siblings. When imported, this module imports nothing of otel-fr except `replaced`.
+device meshes) calls ``distributed_c10d._register_process_group``. Every way to destroy a group calls
+``_unregister_process_group`` or ``_unregister_all_process_groups`` there. When imported, this module imports nothing of
+otel-fr except `replaced`.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ _finders = (
 
 
 def note_creation() -> None:
-    """Note that a process group is about to be created. Its connections must be known to end its calls later."""
+    """Note that a process group is about to be created. otel-fr must know its connections to end its calls later."""
     _guard(_on_creation)
 
 

@@ -4,12 +4,12 @@ All ranks of the default group must create groups in the same order, even if the
 names a group by the number of groups created before it. A call is recorded before torch begins it, so a rank that
 waits in it for others is shown as waiting.
 
-Groups with ``use_local_synchronization=True`` are created by their members only, in an order of the members' own, and
-c10d names them by their ranks. Their creation is recorded as the first call of the new group. The same holds for
-``split_group``: members alone create each of its groups.
+Only its members create a group with ``use_local_synchronization=True``, in an order of their own, and c10d names the
+group by its ranks. The creation is recorded as the first call of the new group. The same holds for ``split_group``:
+only the members create each group.
 
 It also holds for the default group if a program has destroyed it and calls ``init_process_group`` again. This call is
-the last one of the earlier run: ranks that do not make it never become ranks of the next run. A process's first
+the last call of the earlier run: ranks that do not make it never become ranks of the next run. A process's first
 ``init_process_group`` is not recorded, because recording begins with the group that it creates.
 
 When imported, this module imports nothing of otel-fr except `replaced`: it is loaded with torch, even if nothing is
@@ -60,7 +60,7 @@ class _Here(threading.local):
     """The call of ``new_group`` that the current thread is in.
 
     Attributes:
-        creators: the ranks that take part, while the creation has not yet begun; None: there is nothing to record.
+        creators: which ranks take part, until the creation begins; None: there is nothing to record.
         begun: the creation, once it has begun.
     """
 

@@ -1,7 +1,7 @@
 """Acts when the monitor says that a peer has failed: runs callbacks, and does what OTEL_FR_ON_PEER_FAILURE says.
 
-The monitor decides when calls must end (`otel_fr.monitor.control.peers`). This module ends them, and makes the error
-that this raises in the training thread name the failure.
+The monitor decides when calls must end (`otel_fr.monitor.control.peers`). This module ends them. The error that
+the training thread then gets names the failure.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PeerActions:
             self._end_calls(_failure(message), [str(name) for name in message.get("names") or ()])
 
     def _end_calls(self, failure: PeerFailure, names: list[str]) -> None:
-        # Must come before the first call ends: it explains the error that the call then raises.
+        # Before the first call ends: this explains the error that the call then raises.
         self._peers.note_ended(dict.fromkeys(names, failure))
         if not self._has_excepthook:
             self._has_excepthook = self._replaced.put(Attribute.OUTERMOST_EXCEPTHOOK, sys, self._excepthook)
@@ -105,7 +105,7 @@ class PeerActions:
         return False
 
     def _exit_later(self) -> None:
-        """End the process if the main thread has not ended it: that may catch the error, or wait somewhere else."""
+        """End the process if the main thread has not: that thread may catch the error, or wait somewhere else."""
         time.sleep(self._grace)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
@@ -135,7 +135,7 @@ class PeerActions:
         return run_backward
 
     def _excepthook(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the outermost hook there is now: torch's hook prints only after the hook below it has returned."""
+        """Wrap the present outermost hook: torch's hook prints only after the hook below it has returned."""
         main = threading.main_thread()
 
         def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> Any:

@@ -39,7 +39,7 @@ def spawned_rank(env: Mapping[str, str] = os.environ) -> int | None:
     """Return the index that ``torch.multiprocessing.spawn`` gave this process, if the calling thread runs the function
     passed to it.
 
-    None: the process was not spawned so, or a launcher's variable gives the local rank.
+    None: this function did not start the process, or a launcher's variable gives the local rank.
     """
     if any(env.get(name, "").strip() for name in LOCAL_RANKS):
         return None

@@ -1,7 +1,7 @@
 """Re-forms the default process group without the ranks that have failed, for `otel_fr.reconfigure`.
 
 torch 2.14 can re-form the communicator of a group that was created with ``enable_reconfigure=True``. Only
-``init_process_group`` has this option. The ranks agree over the job's store who takes part
+``init_process_group`` has this option. The ranks agree over the job's store which ranks take part
 (`otel_fr.fault_tolerance.agreement`).
 """
 
@@ -26,7 +26,7 @@ OTHERS_SECONDS: Final = 10.0
 """How long to wait for members that are not known to have failed. Their calls end when the first freed member closes
 its connections. After that they need time to reach `otel_fr.reconfigure`."""
 FORM_SECONDS: Final = 15.0
-"""Longest time to connect to the other members, and again until all of them say that they are connected."""
+"""Longest time to connect to the other members, and then again to wait until all report that they are connected."""
 MAX_ROUNDS: Final = 8
 
 
@@ -73,7 +73,7 @@ def reconfigure(timeout: float, minimum: int) -> tuple[int, int]:
 
 
 def _round(c10d: ModuleType, group: Any, life: _Life, deadline: float, minimum: int) -> Decision | None:
-    """Run one round. None: it failed, and the caller tries another."""
+    """Run one round. None: the round failed, and the caller tries another one."""
     number = life.rounds
     life.rounds += 1
     left = max(0.1, deadline - time.monotonic())

@@ -24,7 +24,7 @@ GRAPHS: Final = "torch.cuda.graphs"
 
 @unique
 class Attribute(Enum):
-    """The table: module, attribute, and which part of otel-fr replaces it why. Missing attributes are not replaced."""
+    """The table: module, attribute, which part of otel-fr replaces it, and why. Missing attributes are not replaced."""
 
     # Replaced from the import of the module until `otel_fr.uninstrument`.
     GROUP_REGISTERED = C10D, "_register_process_group", "hook: a group was made"
@@ -114,8 +114,8 @@ class Replacements:
         self._done.append(_Replaced(owner, name, original, ours, give_back))
 
     def undo(self) -> None:
-        """Restore all attributes, the latest first. An attribute that other code has replaced meanwhile stays:
-        otel-fr's replacement below it then only calls the original."""
+        """Restore all attributes, the latest first. An attribute that other code has replaced meanwhile stays.
+        That code may still call otel-fr's replacement, which then only calls the original."""
         while self._done:
             one = self._done.pop()
             if vars(one.owner).get(one.name) is one.ours:

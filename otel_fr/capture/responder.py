@@ -26,7 +26,7 @@ class Responder:
 
     Attributes:
         thread_id: the thread's native id.
-        has_lost_monitor: True once the monitor has closed its end, which it does only when it ends.
+        has_lost_monitor: True once the connection has ended. The monitor closes its end only when it ends.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Responder:
         on_lost: Callable[[], None],
     ) -> None:
         """Args:
-        on_monitor: called with the monitor's process id when the monitor sends it. It is not a child of this process.
+        on_monitor: called when the monitor sends its process id. The monitor is not a child of this process.
         on_other: called with messages that this class does not handle.
         on_lost: called last on the thread, when either side has ended the connection.
         """
@@ -157,8 +157,8 @@ class StackSignal:
         """Free the signal, unless the program has taken it, and remove the file.
 
         Args:
-            may_come: True if the monitor may still send the signal. It is then ignored from now on, because without a
-                handler it would end the process.
+            may_come: True if the monitor may still send the signal. It is then ignored: without a handler, it would end
+                the process.
         """
         if not self._is_ours:
             return

@@ -16,7 +16,7 @@ _log = logging.getLogger("otel_fr")
 
 MAX_EARLIER: Final = 8
 """How many earlier runs the ring's meta lists. Each takes about 0.25 kB of its 4 kB. The monitor reads them ten times a
-second, and starts within one or two seconds after the first run."""
+second, and starts within one or two seconds after the first run begins."""
 _NONCE_KEY: Final = "otel_fr/nonce"
 _AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 
@@ -66,7 +66,7 @@ def share_nonce(c10d: ModuleType, group: Any, before: str = "", attempt: int = 0
 
     Args:
         before: the nonce of the earlier run, which a reused store still has. The first rank to arrive replaces it.
-        attempt: the attempt as this rank's launcher counts. torchrun's agents count only failures on their own node.
+        attempt: the attempt as this rank's launcher counts it. torchrun's agents count only failures on their own node.
             So if the ranks' store is new in each attempt, the nonce also contains the attempt, after a "-".
     """
     try:
@@ -75,7 +75,7 @@ def share_nonce(c10d: ModuleType, group: Any, before: str = "", attempt: int = 0
         if os.environ.get(_AGENT_STORE) == str(False):
             own += f"-{attempt}"
         found = bytes(store.compare_set(_NONCE_KEY, before, own)).decode()
-        if before and found == before:  # a store without a value answers so (TCPStore::compareSet)
+        if before and found == before:  # a store without a value returns `before` (TCPStore::compareSet)
             found = bytes(store.compare_set(_NONCE_KEY, "", own)).decode()
         return found
     except Exception as error:  # noqa: BLE001 - a third-party store

@@ -143,7 +143,7 @@ class Session:
             c10d: ``torch.distributed.distributed_c10d``.
             group: the process group that was just created, the first since recording was switched on.
             notices_creations: True if the creation of groups is noticed, so that it can be recorded.
-            connections: connections of the process groups; None if no calls will be ended.
+            connections: connections of the process groups; None if otel-fr will end no calls.
             run: identifies this process as a rank of a run; None: derived from the group.
 
         Raises:
@@ -233,7 +233,7 @@ class Session:
     # ---- from the hook on process groups
 
     def group_created(self, name: str, group: Any) -> None:
-        """torch has registered a ``ProcessGroup``."""
+        """Note that torch has registered a ``ProcessGroup``."""
         if self._is_between_runs():
             self.recorder.end_run()
             self._enter_run(group)
@@ -264,14 +264,14 @@ class Session:
         self._write(self._writer.set_meta, meta)
 
     def group_reconfigured(self, default: Any, nonce: str) -> None:
-        """The default group was re-formed with other members (`otel_fr.capture.reconfigure`)."""
+        """Note that the default group was re-formed with other members (`otel_fr.capture.reconfigure`)."""
         name = str(default.group_name)
         self.recorder.group_gone(name)
         self._enter_run(default, nonce)
         self.recorder.group_created(name, default)
 
     def quorum_formed(self, group: Any, quorum: Quorum, run: Mapping[str, object]) -> None:
-        """torchft has formed a group across its replicas (`otel_fr.capture.torchft`)."""
+        """Note that torchft has formed a group across its replicas (`otel_fr.capture.torchft`)."""
         self._had_group = True
         groups.set_first_rank(quorum.first_rank)
         if run["run_id"] != self._meta["run_id"]:
@@ -282,7 +282,7 @@ class Session:
         self.recorder.group_created(quorum.group_name, group)
 
     def _enter_run(self, default: Any, nonce: str = "") -> None:
-        """The default group was created again: from now on this process is a rank of another run.
+        """Enter another run, because the default group was created again.
 
         Args:
             nonce: random text that all ranks of that run share; "": they share one over the job's store.
@@ -303,7 +303,7 @@ class Session:
             self._writer.set_meta(self._meta)
 
     def group_gone(self, name: str | None) -> None:
-        """torch has unregistered the group of that name, or all groups (None)."""
+        """Note that torch has unregistered the group of that name, or all groups (None)."""
         peers.forget_group(name)
         self.recorder.group_gone(name)
 
@@ -386,7 +386,7 @@ class Session:
         self._replaced.undo()
 
     def abandon(self) -> None:
-        """Stop in a forked child of a recording rank, without touching the parent's state or locks it may have held."""
+        """Stop in a forked child of a recording rank. Touch neither the parent's state nor locks that it may hold."""
         self._over = True
         self.recorder.on = False
         self.recorder.waits.stop_tracking()

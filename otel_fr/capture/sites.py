@@ -33,7 +33,7 @@ class Sites:
         stdlib = sysconfig.get_path("stdlib") + "/"
         self._libraries = (*libraries, "<frozen ", "<eval_with_key>")
         self._stdlib = stdlib
-        # The code objects are kept so that their ids are not reused.
+        # Keep the code objects, so that their ids are not reused.
         self._inner: dict[int, tuple[CodeType, bool]] = {}
         self._numbers: dict[tuple[int, ...], tuple[SiteKey, list[CodeType]]] = {}
         self._count = itertools.count(1)
@@ -94,7 +94,7 @@ class Sites:
         if found is None:
             if len(self._numbers) >= _MAX_NUMBERS:
                 self._numbers.clear()
-            # With the code objects, so that their ids are not used again.
+            # Keep the code objects, so that their ids are not reused.
             found = self._numbers.setdefault(key, (next(self._count), codes))
         return found[0]
 

@@ -1,4 +1,4 @@
-"""Versions of torch, which differ in what otel-fr must do. Imports only the standard library."""
+"""Reads torch's version. Imports only the standard library."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A torchft job consists of several replicas, each a separate torchrun job. For ea
 form a new group (``ProcessGroupWrapper.configure``, torchft 0.2). It contains a plain ``ProcessGroup``, so its calls
 reach the operators that otel-fr records. But it has no name, and is not registered.
 
-The ranks of one quorum are a separate run. There each process has the rank
+The ranks of one quorum are a separate run. In this run, each process has the rank
 ``replica_rank * group_world_size + group_rank``, because torchrun numbers the ranks of each replica from 0.
 """
 
@@ -34,7 +34,7 @@ class _Latest(threading.local):
     """The Lighthouse's last answer to this thread, which then forms the group.
 
     Attributes:
-        members: the replicas' full ids, the same in all replicas. Each contains a random part of its present process.
+        members: the replicas' full ids, the same in all replicas. Each id contains a random part, new in each process.
     """
 
     members: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Quorum:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Quorum | None:
-        """Read the arguments of ``configure``. None: the group belongs to no quorum, as if no ``Manager`` formed it."""
+        """Read the arguments of ``configure``. None: the group has no quorum, as when no ``Manager`` forms it."""
         if given.get("quorum_id") is None:
             return None
         group_rank = int(given.get("group_rank") or 0)
@@ -148,7 +148,7 @@ def noticing(
 
 
 class _Client:
-    """Wraps torchft's ``ManagerClient`` and notes its answers. No group receives what makes two quorums distinct."""
+    """Wraps torchft's ``ManagerClient`` and notes its answers. Only they show what makes two quorums distinct."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

@@ -1,7 +1,7 @@
 """Replaces ``Work.wait``, to record the end of calls and to explain the errors of calls that otel-fr has ended.
 
-If a Work has no future (gloo's send, recv, reduce_scatter), torch reports the end of the call in no other way. So the
-Python engine replaces ``wait`` once such a call is made. The compiled engine uses ``FollowedWork`` for this
+If a Work has no future (gloo's send, recv, reduce_scatter), only ``wait`` shows the end of the call. So the Python
+engine replaces ``wait`` once such a call is made. The compiled engine uses ``FollowedWork`` for this
 (native/followed_work.hpp). Errors are explained if OTEL_FR_ON_PEER_FAILURE lets otel-fr end calls.
 
 A Work is identified by its Python object. Each thread's last Work is held until its caller has it, that is until the
@@ -119,4 +119,4 @@ class Waits:
 
 
 def _none(error: Exception) -> None:
-    """There is no explanation."""
+    """Explain nothing."""

@@ -36,9 +36,9 @@ void api_failed() {
   if (Recorder* recorder = active.recorder.load(std::memory_order_acquire)) recorder->failed();
 }
 
-// The recorder whose lock this thread holds during a fork. Otherwise another thread might hold it. The child would not have
-// that thread, and would wait for the lock forever when it frees the recorder. The lock of `DeviceCalls` is taken first,
-// because its handlers are registered later.
+// The recorder whose lock this thread holds during a fork. Otherwise another thread might hold the lock. The child does
+// not have that thread, and would wait for the lock forever when it closes the recorder. The lock of `DeviceCalls` is
+// taken first, because its handlers are registered later.
 thread_local Recorder* forking = nullptr;
 
 void before_fork() {
@@ -50,7 +50,7 @@ void after_fork() {
   if (Recorder* recorder = std::exchange(forking, nullptr)) recorder->core().lock.unlock();
 }
 
-// Also called when Python ends: there are no frames to read any more.
+// Also called when Python ends, because there are then no frames to read.
 void stop() {
   __atomic_store_n(&active.on, 0, __ATOMIC_RELAXED);
   if (Recorder* recorder = active.recorder.exchange(nullptr)) recorder->on = 0;

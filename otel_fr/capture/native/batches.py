@@ -1,4 +1,4 @@
-"""Follows batches of sends and receives on backends that PyTorch's recorder follows: only the batch has a Work.
+"""Follows batches of sends and receives on backends of `torch_recorder.is_followed`: only the batch has a Work.
 
 torch's Python code gets this Work from ``ProcessGroup._end_coalescing``, which calls no operator.
 """

@@ -38,7 +38,7 @@ struct LiveGroup {
   std::string name;
   uint64_t coll = 0, op = 0, p2p = 0, monitored = 0;
   int64_t index = -1;  // its index in the ring; -1: not defined yet
-  uint64_t batch = 0, batch_coll = 0, batch_p2p = 0;  // the last coalesced batch, and its numbers; 0: none yet
+  uint64_t batch = 0, batch_coll = 0, batch_p2p = 0;  // the last coalesced batch and its numbers; 0: none yet
   std::map<std::string, Signature, std::less<>> signatures;  // keys: the bytes of the calls' keys
   Pairs pairs;
 };

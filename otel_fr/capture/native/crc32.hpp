@@ -1,5 +1,5 @@
-// crc32 of zlib, without a library to link: 8 bytes a step by tables (Intel's slicing-by-8). A byte a step would take as long
-// as all the rest of a record.
+// zlib's crc32, without a library to link. Tables allow 8 bytes per step (Intel's slicing-by-8). With one byte per
+// step, the crc would take as long as the rest of writing a record.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct CrcTables {
 
 inline constexpr CrcTables kCrc{};
 
-// `crc`: of the bytes before these; 0: there are none.
+// `crc`: the crc32 of the preceding bytes; 0: there are none.
 inline uint32_t crc32(const void* data, size_t size, uint32_t crc = 0) {
   const auto& t = kCrc.table;
   auto* p = static_cast<const uint8_t*>(data);

@@ -17,7 +17,7 @@ class CompiledKernels:
         """Install a kernel for each operator of the recorder.
 
         Raises:
-            RuntimeError: torch rejects them, or there are none; nothing is installed then.
+            RuntimeError: torch rejects the kernels, or has none of the operators. Nothing is installed then.
         """
         if not recorder.operators:
             raise RuntimeError("this torch has none of the c10d operators")

@@ -136,7 +136,7 @@ class KernelLibrary:
         return bool(self._library.otel_fr_follow_batches())
 
     def drop_batch(self, group: int) -> None:
-        """Forget the batch that this thread has begun in a group, because it was not enqueued.
+        """Record that the batch that this thread has begun in a group has failed, because it was not enqueued.
 
         Args:
             group: the group's index in the ring.

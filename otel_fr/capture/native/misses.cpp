@@ -130,8 +130,8 @@ bool PythonMisses::classify(const void* code) {
 
 bool PythonMisses::main_site(SiteKey* site) {
   Gil gil;
-  // The main thread's frames do not change only as long as it cannot run Python code. So they are read again after each call
-  // of a handler.
+  // The main thread's frames may change whenever it can run Python code. So read them again after each call of a
+  // handler.
   for (Py_ssize_t i = 0; i < kNoMain; ++i) {
     recorder_->walk(state_of(main_thread_), site);
     if (!site->unknown) return true;

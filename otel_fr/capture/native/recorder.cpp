@@ -27,7 +27,7 @@ int64_t monotonic_ns() {
 constexpr char kFailed[] =
     "otel-fr: a call could not be recorded; this rank's records are ignored when judging\n";
 
-// A recorder's state of this thread. A new thread never inherits the state of an earlier one.
+// This thread's state in one recorder. A new thread never inherits the state of an earlier thread.
 struct ThreadState {
   Recorder* recorder = nullptr;
   ThreadRef thread;

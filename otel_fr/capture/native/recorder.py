@@ -46,8 +46,8 @@ class Handlers:
         self.recorder = recorder
         self._operators = operators
         self._library = library
-        # Code objects are kept so that their addresses are not reused while the C++ part knows them. Another thread may
-        # add one after the C++ part has forgotten all and before Python does. So they are kept until it forgets again.
+        # Keep code objects, so that their addresses are not reused while the C++ part knows them. Another thread may
+        # add one after the C++ part has forgotten all and before Python does, so keep it until the next time.
         self._codes: list[CodeType] = []
         self._earlier_codes: list[CodeType] = []
 

@@ -101,7 +101,7 @@ def seal(kernel: Path) -> None:
 def open_whole(kernel: Path, accepts: Callable[[os.stat_result], bool] = lambda _: True) -> int:
     """Open a library and check its checksum. Return the descriptor.
 
-    A library that was damaged after it was sealed, as by a crash of the node, can kill the process that loads it.
+    A library that was damaged later, for example by a crash of the node, can kill the process that loads it.
 
     Raises:
         OSError: the library cannot be read, is not accepted by ``accepts``, or is damaged.
