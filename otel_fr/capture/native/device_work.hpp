@@ -1,15 +1,15 @@
-// Works of nccl2: when PyTorch sees that a device has begun and ended a call.
+// Follows Works of nccl2: records when PyTorch sees that a device has begun and ended a call.
 //
-// nccl2's watchdog asks once a second how far each call is, and each new call asks for those before it. What they find is in
-// the Work; it is taken from there. Nothing here waits, takes the GIL, keeps a Work or a tensor, or touches a device, except
-// that `is_captured` asks whether a stream is being captured.
+// nccl2's watchdog checks the progress of each call once a second, and each new call checks the calls before it. They store
+// the result in the Work, where this code reads it. Nothing here waits, takes the GIL, keeps a Work or a tensor, or touches
+// a device, except that `is_captured` asks whether a stream is being captured.
 //
-// Order of locks: a Work's, `DeviceCalls::lock_`, `Core::lock`.
+// Order of locks: the lock of a Work, `DeviceCalls::lock_`, `Core::lock`.
 #pragma once
 
 #include <torch/version.h>
 
-// The torch whose nccl2 has Works as described here; those of others are not followed.
+// The torch whose nccl2 has Works with the members below. Works of other versions are not followed.
 #define OTEL_FR_DEVICE_WORKS (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 14)
 #if OTEL_FR_DEVICE_WORKS
 
@@ -37,8 +37,8 @@
 
 namespace otel_fr {
 
-// What a Work has for its subclasses. `on_end` is called once, with `mutex` held, when PyTorch sees that the call has ended,
-// and destroyed then or with the Work.
+// Protected members of a Work. PyTorch calls `on_end` once, with `mutex` held, when it sees that the call has ended. It
+// destroys `on_end` then, or with the Work.
 struct WorkParts : c10d::Work {
   static std::mutex& mutex(c10d::Work& work) { return work.*&WorkParts::mutex_; }
   static bool is_over(c10d::Work& work) { return work.*&WorkParts::completed_; }
@@ -46,7 +46,7 @@ struct WorkParts : c10d::Work {
   static std::function<void()>& on_end(c10d::Work& work) { return work.*&WorkParts::recordFunctionEndCallback_; }
 };
 
-// Up to its state: the members of c10d::nccl2::WorkNCCL (nccl2/WorkNCCL.hpp, whose includes need CUDA's headers).
+// The members of c10d::nccl2::WorkNCCL up to its state. Its own header, nccl2/WorkNCCL.hpp, needs CUDA's headers.
 struct DeviceWork : c10d::Work {
   enum State : int { kNotBegun, kBegun, kCompleted, kTimedOut, kFailed };
 
@@ -82,13 +82,13 @@ struct DeviceWork : c10d::Work {
 
 class DeviceCalls;
 
-// A call in flight, or a batch of them, that has one Work. The Work has it as `on_end`, so it is destroyed before the Work's
-// memory is freed.
+// A call in flight, or a batch of calls, with one Work. The Work holds this object in `on_end`, so the object is destroyed
+// before the Work's memory is freed.
 class DeviceCall {
  public:
   explicit DeviceCall(const OfrPending& first, std::vector<OfrPending> others = {})
       : first_(first), others_(std::move(others)) {}
-  // std::function takes a copy of what it is given: only such a copy is ever followed.
+  // std::function stores a copy of its argument. Only the stored copy is followed, so copies start unfollowed.
   DeviceCall(const DeviceCall& other) : first_(other.first_), others_(other.others_) {}
   DeviceCall(DeviceCall&& other) noexcept : first_(other.first_), others_(std::move(other.others_)) {}
   DeviceCall& operator=(const DeviceCall&) = delete;
@@ -108,12 +108,12 @@ class DeviceCall {
   const OfrPending first_;
   std::vector<OfrPending> others_;
   DeviceCalls* owner_ = nullptr;
-  c10d::Work* work_ = nullptr;  // null: it is not followed
+  c10d::Work* work_ = nullptr;  // null: not followed
   DeviceCall *previous_ = nullptr, *next_ = nullptr;
-  Mark mark_ = kUnknown;  // what the ring says
+  Mark mark_ = kUnknown;  // the call's state in the ring
 };
 
-// All calls in flight, oldest first, and the thread that asks which of them the devices have begun.
+// All calls in flight, oldest first, and a thread that checks which calls the devices have begun.
 //
 // Never destroyed: watchdogs may run until the process ends.
 class DeviceCalls {
@@ -123,7 +123,7 @@ class DeviceCalls {
     return *all;
   }
 
-  // False: it is no Work that can be followed.
+  // Returns false if the Work cannot be followed.
   bool follow(c10d::Work& work, DeviceCall call) {
     if (!DeviceWork::is_one(work)) return false;
     std::lock_guard<std::mutex> guard(WorkParts::mutex(work));
@@ -138,7 +138,7 @@ class DeviceCalls {
     return true;
   }
 
-  // The stream that calls are issued on is being captured into a graph: a Work of such a call never ends.
+  // Returns true if the device's current stream is being captured into a graph. The Work of a captured call never ends.
   static bool is_captured(c10::Device device) {
     const c10::impl::VirtualGuardImpl guard(device.type());
     return guard.isStreamCapturing(guard.getStream(device));
@@ -147,7 +147,7 @@ class DeviceCalls {
  private:
   friend class DeviceCall;
 
-  static constexpr std::chrono::milliseconds kPeriod{500};  // nccl2's watchdog asks once a second
+  static constexpr std::chrono::milliseconds kPeriod{500};  // nccl2's watchdog checks once a second
 
   DeviceCalls(const OfrApi* api, int64_t (*clock)()) : api_(api), clock_(clock) {
     static DeviceCalls* forked = this;
@@ -155,14 +155,14 @@ class DeviceCalls {
     start();
   }
 
-  // Without signals: they are the job's.
+  // Blocks all signals in the new thread: only the job's threads handle them.
   void start() {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       std::thread([this] { run(); }).detach();
-    } catch (...) {  // no thread can be started: only ends are known
+    } catch (...) {  // no thread can be started: only ends are recorded
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -205,12 +205,12 @@ class DeviceCalls {
     call.work_ = nullptr;
   }
 
-  // With the lock of the Work, which has not said in its own state yet that it is over.
+  // The caller holds the Work's lock. The Work's `state_` does not show the end yet.
   void end(DeviceCall& call) {
     c10d::Work& work = *call.work_;
     remove(call);
     if (!WorkParts::has_failed(work)) {
-      // Its state says only then that it has completed.
+      // The state must still be kBegun: PyTorch sets kCompleted later. Else `state_` is not the Work's state.
       const bool is_state = state_of(work) == DeviceWork::kBegun;
       are_states_ = is_state && !is_other_;
       is_other_ = is_other_ || !is_state;
@@ -218,7 +218,7 @@ class DeviceCalls {
     record_end(call, work);
   }
 
-  // The Work is destroyed before the call has ended: its group is, or was aborted.
+  // The Work is destroyed before the call has ended, because its group is destroyed or was aborted.
   void drop(DeviceCall& call) {
     remove(call);
     call.for_each([&](const OfrPending& one) { api_->end(&one, OFR_UNKNOWN, 0); });
@@ -236,7 +236,8 @@ class DeviceCalls {
   int64_t (*const clock_)();
   std::mutex lock_;
   DeviceCall *first_ = nullptr, *last_ = nullptr;
-  // What is read as the state of a Work is that: of each call that completed, it said that it had begun, and of one at least.
+  // `is_other_`: a completed call was not kBegun in `end`, so `state_` is not the Work's state. `are_states_`: at least one
+  // call has completed, and all were kBegun.
   std::atomic<bool> are_states_{false}, is_other_{false};
 };
 

@@ -1,4 +1,5 @@
-// A Work whose end no future tells (gloo's send, recv, reduce_scatter): recorded when it is waited for, or dropped.
+// Follows a Work without a future (gloo's send, recv, reduce_scatter): its end is recorded when a thread waits for it or
+// drops it.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -13,7 +14,7 @@
 
 namespace otel_fr {
 
-// The newest torch whose Work has no virtual method that `FollowedWork` leaves out: tests/unit/capture/test_followed_work.py.
+// The newest torch for which `FollowedWork` has all virtual methods of Work (tests/unit/capture/test_followed_work.py).
 constexpr int kKnownMajor = 2, kKnownMinor = 14;
 constexpr bool kWorksAreKnown =
     TORCH_VERSION_MAJOR < kKnownMajor || (TORCH_VERSION_MAJOR == kKnownMajor && TORCH_VERSION_MINOR <= kKnownMinor);
@@ -30,9 +31,9 @@ std::chrono::milliseconds timeout_of(const W& work) {
   return kNoTimeout;
 }
 
-// Stands for torch's own Work: passes every call on to it, and keeps it as long as the caller keeps this one.
+// Replaces torch's own Work: passes every call on to it, and keeps it alive.
 //
-// Only the first wait is recorded, as by capture/waits.py.
+// Only the first wait is recorded, as in capture/waits.py.
 class FollowedWork final : public c10d::Work {
  public:
   using Milliseconds = std::chrono::milliseconds;
@@ -68,7 +69,7 @@ class FollowedWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return work_->getFutureResult(); }
   float getDuration() const override { return work_->getDuration(); }
   uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
-  // Without "override", for older versions.
+  // Without "override", because older versions of torch lack these methods.
   void blockCurrentStream() { block_stream_until(*work_); }
   Milliseconds getTimeout() const { return timeout_of(*work_); }
 
@@ -81,7 +82,7 @@ class FollowedWork final : public c10d::Work {
  private:
   bool is_message() const { return !call_.sequence; }
 
-  // It can no longer be waited for, so how it ended will not become known.
+  // Nobody can wait for the Work any more, so how it ended will not become known.
   void drop() noexcept {
     if (!is_over_.exchange(true)) api_->end(&call_, OFR_UNKNOWN, 0);
   }

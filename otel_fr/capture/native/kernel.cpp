@@ -1,6 +1,6 @@
 // Kernels at torch's BackendSelect key: each call of a c10d operator is recorded and passed on, exactly once.
 //
-// Bound to one version of torch (libtorch_cpu and libc10 only); free of Python. The recorder is the table of api.h.
+// Compiled for one version of torch (libtorch_cpu and libc10 only), without Python. Calls the table of api.h to record.
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -63,7 +63,8 @@ class Key {
     for (int64_t size : sizes) add(static_cast<uint64_t>(size));
   }
 
-  // A tensor, a list of them, or a list of lists: the number of tensors, then each.
+  // Adds a tensor, a list of tensors, or a list of lists: a word (bit 0: it is a list; then the number of tensors), then
+  // each tensor.
   void add_tensors(const IValue& value) {
     size_t at = words_.size();
     uint64_t before = tensors_;
@@ -75,7 +76,7 @@ class Key {
   void clear() { words_.clear(); }
   const uint64_t* data() const { return words_.data(); }
   size_t size() const { return words_.size(); }
-  // Of the first tensor.
+  // The device of the first tensor.
   c10::Device device() const { return device_; }
 
  private:
@@ -90,7 +91,8 @@ class Key {
   c10::Device device_{c10::DeviceType::CPU};
 };
 
-// Borrowed from the value: `toCustomClass` compares types and counts a reference, which is a sixth of what a call takes.
+// Returns the object in a value, borrowed. `toCustomClass` also compares types and counts a reference, which takes a sixth
+// of the time of a call.
 template <class T>
 const T& object_of(const IValue& value) {
   const IValue& slot = value.toObjectRef().getSlot(0);
@@ -105,7 +107,7 @@ void record_end(const OfrPending& call, const c10::ivalue::Future& done) {
   api.end(&call, done.hasError() ? OFR_FAILED : OFR_COMPLETED, now);
 }
 
-// The callback that records the end of a call; counted, and each copy of it, for as long as a future has it.
+// The callback that records the end of a call. Each copy is counted (`api.watch`) for as long as a future holds it.
 class EndCallback {
  public:
   explicit EndCallback(const OfrPending& call) : call_(call) { api.watch(call_.recorder, 1); }
@@ -125,7 +127,7 @@ class EndCallback {
   OfrPending call_;
 };
 
-// nullptr: it has none, as a group of a Python class, which has no backend and is not recorded.
+// Returns nullptr for a group of a Python class, which has no name and no backend, and is not recorded.
 const std::string* name_of(const c10d::ProcessGroup& group) {
   try {
     return &group.getGroupName();
@@ -140,7 +142,7 @@ bool follow_on_device(c10d::Work& work, DeviceCall call) {
 }
 
 std::atomic<bool> follows_batches{false};
-// Calls of this thread in batches that have not been issued.
+// This thread's calls in batches that are not enqueued yet.
 thread_local std::vector<OfrPending> open_batch;
 
 std::vector<OfrPending> take_batch(int64_t group) {
@@ -204,7 +206,7 @@ class Kernel final : public c10::OperatorKernel {
     Key key;
     try {
       describe(arguments, key);
-    } catch (...) {  // still counted and recorded: a hole in the numbers looks like a call that was left out
+    } catch (...) {  // still counted and recorded: a gap in the numbers looks like a call that was left out
       api.failed();
       key.clear();
       key.add(op_.code | kUnread << 32);
@@ -244,7 +246,7 @@ class Kernel final : public c10::OperatorKernel {
     auto& work = const_cast<c10d::Work&>(object_of<c10d::Work>(stack.back()));
     if (!has_no_future_) {
       if (auto future = future_of(work)) {
-        // Without the streams of the future's devices: nothing is read from it but whether it failed.
+        // The callback needs no streams of the future's devices: it reads only whether the future failed.
         future->addCallback(EndCallback(call), /*uses_future=*/false);
         return;
       }
@@ -256,12 +258,12 @@ class Kernel final : public c10::OperatorKernel {
     stack.back() = IValue(c10::intrusive_ptr<c10d::Work>(std::move(followed)));
   }
 
-  // False: it is not known when the call will end.
+  // Returns false if the end of the call will not become known.
   static bool follow_device(const IValue& work, const OfrPending& call, c10::Device device) {
 #if OTEL_FR_DEVICE_WORKS
     if (DeviceCalls::is_captured(device)) return false;
     if (follow_on_device(const_cast<c10d::Work&>(object_of<c10d::Work>(work)), DeviceCall(call))) return true;
-    if (call.mode == OFR_MODE_BATCH && follows_batches) {  // the batch has a Work, and this call none
+    if (call.mode == OFR_MODE_BATCH && follows_batches) {  // the batch has a Work, but this call has none
       open_batch.push_back(call);
       return true;
     }
@@ -269,7 +271,7 @@ class Kernel final : public c10::OperatorKernel {
     return false;
   }
 
-  // Null: this Work has none.
+  // Returns null if this Work has no future.
   static c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work) {
     try {
       return work.getFuture();
@@ -280,12 +282,13 @@ class Kernel final : public c10::OperatorKernel {
 
   const OfrOperator op_;
   const DispatchKeySet after_;
-  // To learn it takes an exception. It depends on the operator and torch's version: only Works of gloo are asked.
+  // getFuture reports this by a slow exception, so it is remembered. It depends on the operator and torch's version only,
+  // because only Works of gloo are asked.
   std::atomic<bool> has_no_future_{false};
 };
 
 std::unique_ptr<torch::Library> library;
-// A thread may still be in a kernel that was removed, so none is freed; the next installation uses it again.
+// A thread may still be in a removed kernel, so kernels are never freed. The next installation uses them again.
 const c10::BoxedKernel& kernel_of(const OfrOperator& op) {
   static auto* all = new std::map<std::pair<std::string, uint32_t>, c10::BoxedKernel>();
   c10::BoxedKernel& kernel = (*all)[{op.name, op.code}];
@@ -297,12 +300,12 @@ const c10::BoxedKernel& kernel_of(const OfrOperator& op) {
 
 #define OTEL_FR_EXPORT extern "C" __attribute__((visibility("default")))
 
-// The version that this was compiled for.
+// The version of torch that this kernel was compiled for.
 OTEL_FR_EXPORT const char* otel_fr_torch_version() { return TORCH_VERSION; }
 
 OTEL_FR_EXPORT uint32_t otel_fr_api_version() { return OFR_API_VERSION; }
 
-// Name of a scalar type or device type; null: there is none of that number.
+// Name of a scalar type or device type; null: no type has that number.
 OTEL_FR_EXPORT const char* otel_fr_scalar_type(int32_t number) {
   return number < 0 || number >= static_cast<int32_t>(c10::ScalarType::NumOptions)
       ? nullptr
@@ -316,7 +319,7 @@ OTEL_FR_EXPORT const char* otel_fr_device_type(int32_t number) {
   return names[number].c_str();
 }
 
-// Installs a kernel for each of the operators, which must exist. 0: done; otherwise `error` says why not.
+// Installs a kernel for each of the operators, which must exist. Returns 0, or 1 and the reason in `error`.
 OTEL_FR_EXPORT int otel_fr_install(const OfrApi* table, const OfrOperator* operators, size_t count, char* error,
                                    size_t error_size) {
   try {
@@ -337,8 +340,8 @@ OTEL_FR_EXPORT int otel_fr_install(const OfrApi* table, const OfrOperator* opera
 
 OTEL_FR_EXPORT void otel_fr_remove() { library.reset(); }
 
-// Defines the operator `otel_fr::follow_batch`: the batch that this thread has issued in a group (its index in the ring) has this
-// Work. 0: this kernel follows no batches.
+// Defines the operator `otel_fr::follow_batch`, which follows the batch that this thread has enqueued in a group (its index
+// in the ring) by the batch's Work. Returns 0 if this kernel follows no batches.
 OTEL_FR_EXPORT int otel_fr_follow_batches() {
 #if OTEL_FR_DEVICE_WORKS
   static const bool is_defined = [] {
@@ -354,7 +357,7 @@ OTEL_FR_EXPORT int otel_fr_follow_batches() {
 #endif
 }
 
-// The batch that this thread had begun in a group was not issued.
+// Records that a batch of this thread has failed, because it was not enqueued. `group`: its group's index in the ring.
 OTEL_FR_EXPORT void otel_fr_drop_batch(int64_t group) {
 #if OTEL_FR_DEVICE_WORKS
   end_batch(group, OFR_FAILED, monotonic_ns());
