@@ -95,9 +95,14 @@ class Analysis:
             return True
         if time.monotonic() < self._deadline:
             return False
-        self._process.kill()
-        self._process.wait()
+        self.end()
         return True
+
+    def end(self) -> None:
+        """End the process, if it still runs. Its result is then nothing."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def result(self) -> Mapping[str, Any]:
         """Return what `otel_fr.analyze.brief` has printed, or nothing if it has failed. Call this after `is_over`."""
@@ -143,6 +148,9 @@ class Verdict:
         """Follow the rank into another run, whose monitors ``node`` has joined."""
         self.leave(patient=False)
         self._before, self.node, self._world_size = self.node, node, world_size
+        if self._analysis is not None:  # it reads files of the run that the rank has left
+            self._analysis.end()
+            self._analysis = None
         for known in (self._incidents, self._unsaid, self._times_said):
             known.clear()
         self._hang_ns, self._has_said_hang, self._places, self._ready_at = None, False, 0, 0.0

@@ -251,6 +251,28 @@ def test_a_hang_that_a_section_explains_is_told_once_its_limit_has_passed(
     assert [record.getMessage() for record in caplog.records] == ["the wait is over"]
 
 
+def test_an_analysis_of_a_run_that_the_rank_has_left_is_ended_and_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: VirtualTime
+) -> None:
+    ended: list[str] = []
+    analysis = SimpleNamespace(is_over=lambda: False, result=lambda: FOUND, end=lambda: ended.append("the analysis"))
+    monkeypatch.setattr("otel_fr.monitor.control.verdict.Analysis", lambda *_: analysis)
+    clock.time = clock.wall  # type: ignore[attr-defined]
+    here, following = (Node(tmp_path, run, 0) for run in ("run", "next run"))
+    here.join()
+    one, began = Verdict(here, Config(stall_seconds=5.0), 1), int(clock.monotonic() * 1e9)
+    for seconds in (30, FILES_SECONDS, 1):
+        clock.advance(seconds)
+        one.step(began, int(clock.monotonic() * 1e9), "/dumps/otel_fr_rank_0")
+    assert not ended
+    following.join()
+    one.follow(following, 1)
+    analysis.is_over = lambda: True
+    one.step(None, int(clock.monotonic() * 1e9), "")
+    assert ended == ["the analysis"]
+    assert caplog.records == []
+
+
 def test_monitors_of_the_run_before_are_asked_for_their_files_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
