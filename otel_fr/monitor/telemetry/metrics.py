@@ -378,5 +378,7 @@ class Schedule:
         """Return True once in each interval."""
         if now < self._at:
             return False
-        self._at = max(self._at + self._interval, now)
+        self._at += self._interval
+        if self._at <= now:  # at least one interval was missed
+            self._at = now + self._interval
         return True

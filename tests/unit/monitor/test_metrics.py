@@ -203,3 +203,9 @@ def test_requests_are_due_once_an_interval_and_the_ranks_spread_theirs() -> None
         assert all(14.9 <= later - one <= 15.2 for one, later in pairwise(due))
         times.append(due[0])
     assert len(set(times)) >= 6
+
+
+def test_missed_requests_are_not_made_up_for() -> None:
+    schedule = Schedule(15.0, 0, 100.0)
+    due = [second for second in (110.0, 200.0, 200.1, 214.9, 215.0) if schedule.is_due(second)]
+    assert due == [110.0, 200.0, 215.0]
