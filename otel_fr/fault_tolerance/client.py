@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Any, Final
 
+from otel_fr import semconv
 from otel_fr.config import Config
 from otel_fr.fault_tolerance import sections
 from otel_fr.fault_tolerance.timeouts import (
@@ -43,9 +44,9 @@ class WorkloadAction(Enum):
 
 
 ACTION_NAMES: Final[Mapping[WorkloadAction, str]] = {
-    WorkloadAction.Continue: "continue",
-    WorkloadAction.ExcludeThisNode: "exclude_node",
-    WorkloadAction.ShutdownWorkload: "stop",
+    WorkloadAction.Continue: semconv.WORKLOAD_CONTINUE,
+    WorkloadAction.ExcludeThisNode: semconv.WORKLOAD_EXCLUDE_NODE,
+    WorkloadAction.ShutdownWorkload: semconv.WORKLOAD_STOP,
 }
 """Names of the actions in docs/reference/telemetry.md."""
 

@@ -16,9 +16,10 @@ from otel_fr.monitor.files import Files
 from otel_fr.monitor.process.ending import RankProcess
 from otel_fr.monitor.process.left_loops import LOOK_SECONDS, LeftLoops
 from otel_fr.monitor.process.native_stacks import Native, NativeLook
-from otel_fr.monitor.process.stacks import MAX_STACK, StackRequest, Stacks
+from otel_fr.monitor.process.stacks import StackRequest, Stacks
 from otel_fr.monitor.process.state import Look
 from otel_fr.monitor.telemetry.reporter import Reporter
+from otel_fr.rank_report import MAX_STACK
 from otel_fr.ring import RingReader
 from otel_fr.stacks import parts_of
 

@@ -14,7 +14,7 @@ from typing import Any
 from otel_fr.monitor.process.connections import NO_CONNECTIONS, Connections
 from otel_fr.monitor.process.ending import RankProcess
 from otel_fr.monitor.process.state import Process, parse_status
-from otel_fr.rank_report import ReportedLoop
+from otel_fr.rank_report import MAX_STACK, ReportedLoop
 from otel_fr.stacks import site_of, threads_of
 
 ANSWER_SECONDS = 0.3
@@ -28,8 +28,6 @@ STARVED_SHARE = 0.25
 """If a thread spends this share of the time waiting for a CPU, that counts as the reason for a missing answer."""
 QUIET_SECONDS = 0.04
 """The file counts as complete once it has not grown for this long."""
-MAX_STACK = 64 * 1024
-"""Most characters of a stack that are sent."""
 
 _TGKILL = {"x86_64": 234, "aarch64": 131, "riscv64": 131, "ppc64le": 250, "s390x": 241}
 """System call number of tgkill(2) by architecture. libc has a wrapper only from glibc 2.30 on."""

@@ -38,7 +38,7 @@ _SOCKET: Final = "socket:["
 _FREEZER: Final = ("freezer", "refrigerator", "get_signal")
 """Parts of the names of functions in which a frozen process waits. Linux 6.18 inlines ``do_freezer_trap`` in the last.
 """
-_STOPPED: Final = {"T": "stopped by a signal", "Z": "a zombie: its parent has not waited for it", "X": "dead"}
+_ENDED: Final = {"Z": "a zombie: its parent has not waited for it", "X": "dead"}
 _REMOTE: Final = ("nfs", "fuse", "lustre", "ceph", "cifs", "smb", "9p", "gpfs", "beegfs", "gluster", "afs")
 """Types of file systems, or prefixes of types, for which the text names the server."""
 _SLOW: Final = ("nfs", "rpc_", "fuse", "ceph", "cifs", "smb2", "ptlrpc", "p9_", "folio_wait", "io_schedule")
@@ -218,8 +218,8 @@ def describe(process: Process, before: Sample, after: Sample) -> str:
     """
     if after.state in ("T", "t"):
         return _describe_stop(process, after.state)
-    if after.state in _STOPPED:
-        return _STOPPED[after.state]
+    if after.state in _ENDED:
+        return _ENDED[after.state]
     if any(part in after.wchan for part in _FREEZER):
         return "frozen by its cgroup"
     if before.state == after.state == "R":

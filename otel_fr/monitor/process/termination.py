@@ -27,7 +27,6 @@ class Termination:
         self._grace = grace
         self._wanted_at: float | None = None
         self._signalled_at: float | None = None
-        self._is_killed = False
         self._has_begun = False
 
     def want(self, now: float) -> None:
@@ -65,8 +64,8 @@ class Termination:
             _log.warning("this rank is overdue: sent SIGTERM; SIGKILL follows in %g s", self._grace)
 
     def _kill_if_due(self, now: float) -> None:
-        if self._signalled_at is None or self._is_killed or now - self._signalled_at < self._grace:
+        if self._signalled_at is None or now - self._signalled_at < self._grace:
             return
-        self._is_killed = True
+        self._signalled_at = None
         if self._process.send_signal(signal.SIGKILL):
             _log.warning("this rank did not end in %g s: sent SIGKILL", self._grace)
