@@ -36,10 +36,9 @@ class OpenCalls:
 
     @property
     def text(self) -> str:
-        """``"undecided: 278 calls open on ranks 0-15; the oldest is ..."``"""
-        return (
-            f"undecided: {count_text(self.count, 'call')} open on {ranks_text(self.ranks)}; the oldest is {self.oldest}"
-        )
+        """``"undecided: 278 calls in flight on ranks 0-15; the oldest is ..."``"""
+        calls = count_text(self.count, "call")
+        return f"undecided: {calls} in flight on {ranks_text(self.ranks)}; the oldest is {self.oldest}"
 
 
 def long_open_calls(run: Run) -> OpenCalls | None:

@@ -107,14 +107,16 @@ def joined_by_all(tmp_path: Path) -> Path:
 def test_calls_in_flight_for_an_unknown_time_are_undecided_in_every_form(tmp_path: Path) -> None:
     report = load(joined_by_all(tmp_path))
     assert report.status == UNDECIDED
-    head = "undecided: 3 calls open on ranks 0-2; the oldest is all_reduce number 4 of group default_pg (0) on rank 0"
+    head = (
+        "undecided: 3 calls in flight on ranks 0-2; the oldest is all_reduce number 4 of group default_pg (0) on rank 0"
+    )
     text = to_text(report)
     assert text.startswith(f"{head}, enqueued at 2026-")
     assert "Nearest suspects:\n    all members joined all_reduce number 4" in text
     assert "since when the calls have been in flight" in text
     assert "No fault found" not in text
     assert "### undecided: 3 calls open" in to_markdown(report, View())
-    assert '<header class="undecided"><h1>undecided: 3 calls open on ranks 0-2' in to_html(report, View())
+    assert '<header class="undecided"><h1>undecided: 3 calls in flight on ranks 0-2' in to_html(report, View())
     data = json.loads(to_json(report))
     assert (data["verdict"], data["incidents"]) == ("undecided", [])
     assert data["summary"].startswith(head)
@@ -189,7 +191,7 @@ def test_a_call_that_cannot_be_read_leaves_the_verdict_open(tmp_path: Path) -> N
     assert f"{said}; no fault found in the 4 calls that could be read." in to_text(report)
     calls[1] = entry(1, "all_reduce", 2, state="scheduled")
     both = load(write(tmp_path / "open", {0: calls, 1: [*calls, damaged(2)]}))
-    assert "2 calls open on ranks 0, 1" in to_text(both)
+    assert "2 calls in flight on ranks 0, 1" in to_text(both)
     for one in (report, both):
         assert one.status == UNDECIDED
         assert "entries of rank 1 lack required fields" in to_text(one)
@@ -202,4 +204,4 @@ def test_calls_in_flight_in_files_of_the_first_versions_are_open(tmp_path: Path)
         (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps({"entries": calls}, 2))
     report = load(tmp_path)
     assert report.status == UNDECIDED
-    assert "2 calls open on ranks 0, 1" in to_text(report)
+    assert "2 calls in flight on ranks 0, 1" in to_text(report)

@@ -130,7 +130,7 @@ def test_a_rank_that_hangs_while_it_destroys_its_group_is_told(tmp_path: Path) -
             ring.call(DESTROY, kind=KIND_GROUP, age_s=20, state=RecordState.IN_FLIGHT)
 
     text = to_text(judged(tmp_path, 3, play, creations=True))
-    assert "undecided: 1 call open on rank 1; the oldest is destroy_process_group of group default_pg (0)" in text
+    assert "undecided: 1 call in flight on rank 1; the oldest is destroy_process_group of group default_pg (0)" in text
 
 
 @pytest.mark.parametrize("gone", [True, False])
