@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="file to write (default: otel-fr-HOST-TIME.tar.gz here)"
     )
-    parser.add_argument("--incident", metavar="ID", help="also the collector's incident with this id, or its beginning")
+    text = "also pack the collector's incident with this id, or whose id begins with this text"
+    parser.add_argument("--incident", metavar="ID", help=text)
     add_client_arguments(parser)
 
 

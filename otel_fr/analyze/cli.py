@@ -41,8 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "path",
         metavar="DIR",
         nargs="*",
-        help="folder with one flight-recorder file per rank, or one such file; several: of one job, such as one of each"
-        " host (default: the newest run's folder, in $OTEL_FR_DUMP_DIR, otherwise in ~/.cache/otel-fr)",
+        help="folder with one flight-recorder file per rank, or one such file; several folders belong to one"
+        " job, such as one per host (default: the newest run's folder, in $OTEL_FR_DUMP_DIR, otherwise in"
+        " ~/.cache/otel-fr)",
     )
     add(
         "--format",

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jaeger",
         metavar="HOST",
-        help="send the traces to the Jaeger on this host, too (OTLP at port 4317, its page at port 16686)",
+        help="also send the traces to Jaeger on HOST (OTLP at port 4317, its page at port 16686)",
     )
     parser.epilog = "Exit status: 0 the incident came in time; 1 it did not; 2 the demo cannot run here."
 
