@@ -18,7 +18,8 @@ from otel_fr.monitor.commands import Commands
 from otel_fr.monitor.control.client import ControlClient
 from otel_fr.monitor.control.link import Link
 from otel_fr.monitor.control.node import Node
-from otel_fr.monitor.control.verdict import Stderr, Verdict
+from otel_fr.monitor.control.stderr import Stderr
+from otel_fr.monitor.control.verdict import Verdict
 from otel_fr.monitor.files import REASON_REQUEST, REASON_SIGNAL, Files
 from otel_fr.monitor.logs import release_pipes
 from otel_fr.monitor.nccl.inspector_watch import InspectorWatch, inspector_file

@@ -10,12 +10,10 @@ import contextlib
 import json
 import logging
 import os
-import select
 import shlex
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +25,7 @@ from urllib.parse import urlsplit
 from otel_fr.config import Config
 from otel_fr.helper_process import python_command
 from otel_fr.monitor.control.node import Node
+from otel_fr.monitor.control.stderr import Stderr
 from otel_fr.presentation import count_text, ranks_text
 from otel_fr.printable import one_line
 
@@ -43,9 +42,6 @@ FILES_SECONDS = 1.5
 """How long the other monitors have to write their files before the analysis begins."""
 ANALYSIS_SECONDS = 20.0
 """Longest analysis."""
-HOLD_SECONDS = 30.0
-"""Longest time for which a rank's standard error stays open for the verdict, if it is a pipe. The verdict takes a
-second on an idle machine, and a busy machine gets more time. The job itself is not delayed."""
 MAX_SAID = 20
 """Most lines that are logged for the collector about one run on one machine, however much it sends."""
 MAX_OUTPUT = 1 << 20
@@ -261,8 +257,8 @@ class Verdict:
         """Print why the run failed, if it did, and if no other monitor here can print it later.
 
         The monitor of a rank that ended cleanly does not wait: if another rank fails later, that rank's monitor prints
-        it. Blocks for at most `HOLD_SECONDS` after the rank's end, and calls ``poll`` meanwhile. ``poll`` returns False
-        once the collector can send nothing more.
+        it. Blocks until ``error`` is closed at most, and calls ``poll`` meanwhile. ``poll`` returns False once the
+        collector can send nothing more.
         """
         self._has_ended = True
         if self.node.fall_silent():
@@ -354,44 +350,6 @@ class Verdict:
             return [str(file.parent)]
         name = given.name
         return [str(file.parent), "--prefix", name if file.name.startswith(name) else f"otel_fr_{name}"]
-
-
-class Stderr:
-    """The rank's standard error, which stays open for the verdict for at most `HOLD_SECONDS` after the rank's end."""
-
-    def __init__(self) -> None:
-        self._deadline = time.monotonic() + HOLD_SECONDS
-        self._lock = threading.Lock()
-        self._handle: int | None = None
-        with contextlib.suppress(OSError):
-            self._handle = os.dup(2)
-        self._timer = threading.Timer(HOLD_SECONDS, self.close)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def left(self) -> float:
-        """Return the seconds until it is closed."""
-        return self._deadline - time.monotonic()
-
-    def write(self, line: str) -> None:
-        """Write a line, unless standard error is closed. If the reader does not read, this blocks until the close."""
-        with self._lock:
-            if self._handle is None:
-                return
-            poll = select.poll()
-            poll.register(self._handle, select.POLLOUT)  # in a pipe, PIPE_BUF bytes can then be written without waiting
-            with contextlib.suppress(OSError):
-                if poll.poll(max(0.0, self.left()) * 1000):
-                    data = line.encode("utf-8", "replace")[: select.PIPE_BUF - 1]
-                    os.write(self._handle, data + b"\n")
-
-    def close(self) -> None:
-        self._timer.cancel()
-        with self._lock:
-            if self._handle is not None:
-                with contextlib.suppress(OSError):
-                    os.close(self._handle)
-                self._handle = None
 
 
 def _ranks(found: Mapping[str, Any]) -> list[int]:

@@ -12,13 +12,13 @@ import pytest
 
 from otel_fr.config import Config
 from otel_fr.monitor.control.node import Node
+from otel_fr.monitor.control.stderr import Stderr
 from otel_fr.monitor.control.verdict import (
     CORRECTION_SECONDS,
     FILES_SECONDS,
     MAX_LINE,
     MAX_SAID,
     SETTLED_SECONDS,
-    Stderr,
     Verdict,
 )
 from otel_fr.monitor.rank_identity import RankIdentity
