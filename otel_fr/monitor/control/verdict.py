@@ -257,7 +257,7 @@ class Verdict:
         """Print why the run failed, if it did, and if no other monitor here can print it later.
 
         The monitor of a rank that ended cleanly does not wait: if another rank fails later, that rank's monitor prints
-        it. Blocks until ``error`` is closed at most, and calls ``poll`` meanwhile. ``poll`` returns False once the
+        it. Blocks at most until ``error`` is closed, and calls ``poll`` meanwhile. ``poll`` returns False once the
         collector can send nothing more.
         """
         self._has_ended = True
