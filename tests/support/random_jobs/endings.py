@@ -1,4 +1,4 @@
-"""What happens to the ranks once nothing moves: they wait, time out, are aborted, or the launcher ends them."""
+"""How ranks end once nothing moves: they wait, time out, are aborted, or the launcher ends them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.support.random_jobs.simulation import NEVER, SimulatedCall, Simulatio
 from tests.support.random_jobs.views import WINDOW, Ends
 
 TRUNCATED = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 4096 vs 4"
-"""What gloo says of a message that does not fit."""
+"""gloo's error for a message whose size does not fit."""
 
 
 def natural_ends(job: Simulation, *faults: Fault) -> Ends:
-    """Ranks that came to the end of their program, that a failed call ended, and the faulty ranks."""
+    """Return how ranks ended: at the end of their program, by a failed call, or by their fault."""
     ends = Ends()
     for rank, at in job.stopped_at.items():
         if rank in job.stops.host and any(rank == fault.rank for fault in faults):
@@ -29,7 +29,7 @@ def natural_ends(job: Simulation, *faults: Fault) -> Ends:
 
 
 def _end_of(job: Simulation, fault: Fault, ends: Ends) -> None:
-    """How the faulty rank ended, or what it does."""
+    """Add how the faulty rank ended, or where it is stuck."""
     for rank in fault.threads:
         alone = ThreadException("prefetch", "ValueError: bad sample 4711", "loader.py:9 fill")
         ends.infos.setdefault(rank, Rank(rank)).thread_exceptions = (alone,)
@@ -54,7 +54,7 @@ def _clean(rank: int) -> Rank:
 
 
 def raised(rank: int, call: SimulatedCall, text: str) -> Rank:
-    """The rank ended by an exception of the call."""
+    """Return a rank that an exception of the call ended."""
     return Rank(rank, ending=Ending.RAISED, exit_code=1, exception=f"RuntimeError: {text}", exception_site=call.op.site)
 
 
@@ -63,9 +63,9 @@ def first_open(job: Simulation, rank: int) -> SimulatedCall | None:
 
 
 def peers_fail(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) -> float:
-    """The connections of a rank that ended close: calls of its groups fail in its peers, which then end too.
+    """A rank ended, so its connections close. Calls in its groups fail in its peers, and these end too.
 
-    Returns when the last one ended.
+    Returns the time when the last rank ended.
     """
     now = max(job.clock, ends.at[fault.rank])
     gone = [fault.rank]
@@ -85,9 +85,9 @@ def peers_fail(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) ->
 
 
 def abort(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) -> float:
-    """Ranks that have waited for the timeout end, each job in one of the ways in `_aborted`.
+    """End the ranks whose wait has timed out. All ranks of a job end in the same way, as in `_aborted`.
 
-    The launcher then ends the rest, or has not yet. Returns when the last one ended.
+    The launcher then ends the other ranks, or has not done so yet. Returns the time when the last rank ended.
     """
     job.timeout = timeout = rng.uniform(2.5 * WINDOW, 30.0)
     how = rng.choice(_DEVICE_ABORTS if job.behaviour.depth > 1 else _HOST_ABORTS)
@@ -114,8 +114,8 @@ _DEVICE_ABORTS = ("SIGABRT", "SIGABRT", "backend error", "os._exit")
 
 
 def _aborted(rank: int, how: str, call: SimulatedCall, at: float, rng: random.Random) -> Rank:
-    """How a rank ends that has waited in the call for too long: by a watchdog of the backend or of the program, or by
-    an exception of the call, raised by the backend or by a handler of the program's own limit."""
+    """Return how a rank ends that has waited too long in the call: a watchdog of the backend or the program ends it, or
+    the call raises an exception, by the backend or by a handler of the program's own limit."""
     if how == "timeout":
         fail(call, at, "timeout")
         return raised(rank, call, f"Timed out waiting {(at - call.enqueued) * 1000:.0f}ms for recv operation")
@@ -134,9 +134,9 @@ def _aborted(rank: int, how: str, call: SimulatedCall, at: float, rng: random.Ra
 
 
 def join_late(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) -> float:
-    """The peers of a late rank have given up at the timeout; the late rank then makes its call, which fails or waits.
+    """The late rank's peers give up at the timeout. Then the late rank makes its call, which fails or waits.
 
-    Returns when it did.
+    Returns the time of that call.
     """
     job.timeout = rng.uniform(1.2, 5.0) * WINDOW
     last = job.clock
@@ -159,7 +159,10 @@ def join_late(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) -> 
 
 
 def _launcher_ends_the_rest(job: Simulation, fault: Fault, ends: Ends, rng: random.Random, now: float) -> float:
-    """SIGTERM, which ends a rank or raises in it; SIGKILL after 30 s in one whose Python does not run."""
+    """Send SIGTERM, which ends a rank or raises in it. A rank whose Python does not run gets SIGKILL 30 s later.
+
+    Returns the time when the last rank ended.
+    """
     last = max([now, *ends.at.values()])
     for rank in job.calls:
         if rank in ends.at:
@@ -179,5 +182,5 @@ def _launcher_ends_the_rest(job: Simulation, fault: Fault, ends: Ends, rng: rand
 
 
 def fail(call: SimulatedCall, at: float, error: str) -> None:
-    """The call fails."""
+    """Let the call fail."""
     call.state, call.ended, call.error = CallState.FAILED, at, error

@@ -1,11 +1,13 @@
-"""Second explanations that fit what has happened: other ranks' calls, other devices, the network.
+"""Second explanations that fit a job: other ranks' calls, other devices, the network.
 
-A rank's calls explain a job if they can be changed in one place (a call left out is put in, an extra one is taken away,
-two neighbours change places, a message goes to another rank or has another tag) so that all ranks can have run one
-program. That means: there is one order of collectives and messages, and each rank has called the first ones of its own
-in that order; calls of one instance have arguments that fit; and no rank ended well before a
-call that others made with it. Nothing is assumed of that program: neither that its steps repeat, nor that groups of one
-kind run alike.
+A rank's calls explain a job if one change of them makes all ranks' calls fit one program. The change inserts or removes
+a call, swaps two neighbours, or gives a message another peer or tag. Calls fit one program under three conditions:
+
+* there is one order of collectives and messages, and each rank has made the first of its calls in that order;
+* the calls of one instance have arguments that fit;
+* no rank ended cleanly before a call that others made with it.
+
+The program may be any: its steps need not repeat, and groups of one kind need not run alike.
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ from tests.support.random_jobs.simulation import NEVER, Behaviour, SimulatedCall
 from tests.support.random_jobs.views import Ends
 
 RECENT = 160
-"""Calls of each rank that are looked at: what happened before has completed everywhere."""
+"""How many of each rank's last calls are examined. Earlier calls have completed on all ranks."""
 
 MAX_STEP = 40
-"""Calls of the longest step that a rank is taken to have left out or repeated."""
+"""Calls of the longest step that is tried as left out or repeated."""
 
 Stream = tuple[str] | tuple[str, int, int, int, str]
-"""(group,), or (group, source, destination, tag, operation): what a rank counts its calls by."""
+"""(group,), or (group, source, destination, tag, operation): a rank numbers its calls within each."""
 _Step = tuple[Stream, object]
 """A call: its stream, and its token (None: fits anything)."""
 
 
 def explains(job: Simulation, ends: Ends, rank: int, *, steps: bool = False) -> bool:
-    """Whether one change of the rank's calls makes all ranks' calls fit together.
+    """Return True if one change of the rank's calls makes all ranks' calls fit together.
 
     Args:
-        steps: several calls in a row may be left out or repeated, as when a rank makes a step less or more.
+        steps: several calls in a row may be left out or repeated, as if the rank made one step less or more.
     """
     recent = {r: calls[-RECENT:] for r, calls in job.calls.items()}
     before = {r: _counts(calls[: max(0, len(calls) - RECENT)]) for r, calls in job.calls.items()}
@@ -46,7 +48,7 @@ def explains(job: Simulation, ends: Ends, rank: int, *, steps: bool = False) -> 
     streams |= {_own_half(stream, rank) for stream in messages}
     members = {group.id: group.ranks for group in job.program.groups}
     if not _fits(others, before, done, members):
-        return False  # it is not the only rank that is out of step
+        return False  # another rank is out of step, too
     return any(_fits({**others, rank: changed}, before, done, members) for changed in _changes(mine, streams, steps))
 
 
@@ -57,7 +59,7 @@ def stream_of(call: SimulatedCall) -> Stream:
 
 
 def _own_half(stream: Stream, rank: int) -> Stream:
-    """The send or receive that the rank has in the messages of a stream."""
+    """Return the stream of the rank's own half of these messages: its sends or its receives."""
     assert len(stream) == 5
     return *stream[:4], "send" if rank == stream[1] else "recv"
 
@@ -97,7 +99,7 @@ def _fits(
     done: set[int],
     members: Mapping[str, tuple[int, ...]],
 ) -> bool:
-    """Whether all can be parts of one program."""
+    """Return True if these calls can be parts of one program."""
     tokens: dict[tuple[object, ...], object] = {}
     after: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
     totals: dict[tuple[int, Stream], int] = {}
@@ -140,10 +142,10 @@ def _has_cycle(after: Mapping[tuple[object, ...], set[tuple[object, ...]]]) -> b
 
 
 def other_devices(job: Simulation, fault: Fault, behaviour: Behaviour, *, ends_shown: bool) -> bool:
-    """Whether the same program comes to the same state with another rank's device stuck, or with a hung collective.
+    """Return True if a stuck device of another rank, or a hung collective, brings the program to the same state.
 
     Args:
-        ends_shown: the state is what each rank has enqueued and what of it has ended; else only what it has enqueued.
+        ends_shown: the state counts the calls that each rank has enqueued and that have ended; else only the enqueued.
     """
 
     def state(stops: Stops) -> _State:
@@ -157,7 +159,7 @@ def other_devices(job: Simulation, fault: Fault, behaviour: Behaviour, *, ends_s
         return True
     for rank in sorted(job.calls):
         for takes_part in (False, True) if rank != fault.rank else ():
-            # The later a device gets stuck, the further all come: search the last place that is not too far.
+            # The later a device gets stuck, the further all ranks come: find the last call at which none comes too far.
             low, high = 0, len(fault.program.calls[rank])
             while low < high:
                 middle = (low + high + 1) // 2
@@ -169,10 +171,10 @@ def other_devices(job: Simulation, fault: Fault, behaviour: Behaviour, *, ends_s
 
 
 MAX_HUNG = 8
-"""Calls in flight of the faulty rank that are tried: what hangs is its first one, but for queues beside each other."""
+"""How many of the faulty rank's calls in flight are tried. With one queue only the first can be the one that hangs."""
 
 _State = tuple[tuple[int, int], ...]
-"""By rank: calls enqueued, calls ended."""
+"""For each rank: (calls enqueued, calls ended)."""
 
 
 def _state(job: Simulation, ends_shown: bool) -> _State:

@@ -1,4 +1,4 @@
-"""One fault in one rank of a healthy program, and what a right verdict may say of it."""
+"""One fault in one rank of a healthy program, and which verdicts on it are right."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FEWER_BATCHES = "fewer micro-batches"
 STRAGGLER, THREAD_ALONE = "straggler", "exception in a thread"
 
 LATENESS = 3.0
-"""Seconds that a late rank comes after the death of one that waited for it: hosts that run ahead of their devices may
-reach a call nearly one second apart."""
+"""Seconds from the death of a waiting rank to the arrival of the late rank that it waited for. Hosts that run ahead of
+their devices may reach a call nearly one second apart."""
 
 
 @dataclass(slots=True)
@@ -26,15 +26,15 @@ class Fault:
     """A program with one fault.
 
     Attributes:
-        kind: a key of `FAULTS`. rank: whose fault it is.
+        kind: a key of `FAULTS`. rank: the faulty rank.
         at: index of the rank's call at which its program changes or stops.
         op: the call that is left out, added or wrong; None: the rank stops.
-        ending: how the rank ends of itself: "" (it does not), "clean", "raised", "killed" (by ``signal``).
+        ending: how the rank ends: "" (it does not), "clean", "raised", "killed" (by ``signal``).
         dies_after: seconds between its last call and its end.
         blocks_python: its Python threads do not run.
-        threads: ranks in which a thread other than the main thread raises an exception, which is nobody's fault.
+        threads: ranks in which a thread other than the main thread raises an exception. That is no fault.
         is_innocent: no rank is at fault.
-        category: what a mismatch must be called; None: the fault has no category of its own.
+        category: the category that a verdict on a mismatch must have; None: no particular one.
     """
 
     kind: str
@@ -56,7 +56,7 @@ _Make = Callable[[random.Random, Program], Fault | None]
 
 
 def random_fault(rng: random.Random, program: Program, kind: str) -> Fault | None:
-    """That fault in a random rank at a random call; None: the program has no call where it can be put."""
+    """Return a fault of that kind in a random rank at a random call; None: no call of the program allows it."""
     found = FAULTS[kind](rng, program)
     if found is not None:
         found.kind = kind
@@ -64,14 +64,14 @@ def random_fault(rng: random.Random, program: Program, kind: str) -> Fault | Non
 
 
 def _shared(op: Op) -> bool:
-    """Others take part in it."""
+    """Return True if other ranks take part in the call."""
     return op.is_message or len(op.group.ranks) > 1
 
 
 def _somewhere(
     rng: random.Random, program: Program, wanted: Callable[[Op], bool] = _shared
 ) -> tuple[int, int, Op] | None:
-    """A rank, and the index of a call of it."""
+    """Return a random rank with a wanted call, the call's index, and the call."""
     ranks = list(program.calls)
     rng.shuffle(ranks)
     for rank in ranks:
@@ -100,7 +100,7 @@ def _stops(ending: str = "", *, blocks_python: bool = False) -> _Make:
 
 
 def _device(rng: random.Random, program: Program) -> Fault | None:
-    """Its device completes nothing from a call on; the host continues as far as it may run ahead."""
+    """The rank's device completes nothing from one call on. The host continues as far as it may run ahead."""
     place = _somewhere(rng, program)
     if place is None:
         return None
@@ -109,7 +109,7 @@ def _device(rng: random.Random, program: Program) -> Fault | None:
 
 
 def _dies_in_a_wait(signal: int, least: float, most: float) -> _Make:
-    """It is killed while it waits in a collective for a rank that is merely late, and comes after that.
+    """The rank is killed while it waits in a collective for a rank that is merely late and arrives afterwards.
 
     Args:
         least, most: seconds for which it waits.
@@ -133,7 +133,7 @@ def _dies_in_a_wait(signal: int, least: float, most: float) -> _Make:
 
 
 def _straggler(rng: random.Random, program: Program) -> Fault | None:
-    """Its host is busy for long before a call, and then continues."""
+    """The rank's host is busy for long before a call, and then continues."""
     place = _somewhere(rng, program)
     if place is None:
         return None
@@ -150,7 +150,7 @@ def _thread_alone(rng: random.Random, program: Program) -> Fault | None:
 
 
 def _thread_beside(rng: random.Random, program: Program) -> Fault | None:
-    """The rank of another fault, or another rank, had an exception in a thread."""
+    """There is another fault, and a thread of the faulty rank or of any rank raised an exception."""
     fault = FAULTS[rng.choice(_BESIDE)](rng, program)
     if fault is not None:
         fault.threads = frozenset({rng.choice([fault.rank, *program.calls])})
@@ -181,7 +181,7 @@ def _missing_call(rng: random.Random, program: Program) -> Fault | None:
 
 
 def _missing_step(rng: random.Random, program: Program) -> Fault | None:
-    """The rank leaves out all calls of one step, as one whose data ends a step earlier."""
+    """The rank leaves out all calls of one step, as if its data ended a step earlier."""
     place = _somewhere(rng, program, lambda op: op.step >= 0 and _shared(op))
     if place is None:
         return None
@@ -192,7 +192,7 @@ def _missing_step(rng: random.Random, program: Program) -> Fault | None:
 
 
 def _fewer_batches(rng: random.Random, program: Program) -> Fault | None:
-    """A rank of a pipeline makes one micro-batch less in a step: it leaves out its last forward and backward part."""
+    """A rank of a pipeline makes one micro-batch less in a step: it leaves out the last forward and backward pass."""
     parts = ("forward", "backward", "layer")
     place = _somewhere(rng, program, lambda op: op.is_message and op.site.endswith(parts))
     if place is None:
@@ -210,7 +210,7 @@ def _fewer_batches(rng: random.Random, program: Program) -> Fault | None:
 
 
 def _extra_call(rng: random.Random, program: Program) -> Fault | None:
-    """The rank makes a call twice, or one of another place of its program."""
+    """The rank makes an extra call: a call twice, or a call from another place of its program."""
     place = _somewhere(rng, program)
     if place is None:
         return None
@@ -241,7 +241,7 @@ def _swapped(rng: random.Random, program: Program) -> Fault | None:
 
 
 def _misdirected(change: Callable[[random.Random, Op, int], Op | None]) -> _Make:
-    """A send or receive that names another rank or tag than its other half."""
+    """The rank's send or receive names another rank or tag than its other half."""
 
     def make(rng: random.Random, program: Program) -> Fault | None:
         place = _somewhere(rng, program, lambda op: op.is_message)
@@ -287,7 +287,7 @@ def _wrong(change: Callable[[Signature, Op], Signature | None], category: Catego
 
 
 def _plain(op: Op) -> bool:
-    """All members pass the same sizes."""
+    """Return True if all members pass the same sizes."""
     return op.token == op.signature or op.is_message
 
 

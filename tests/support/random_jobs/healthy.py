@@ -1,4 +1,4 @@
-"""Healthy random jobs, judged at many moments: no finding may come of them."""
+"""Healthy random jobs, judged at many moments: no judgement may have a finding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOMENTS = 10
 
 @dataclass(slots=True, kw_only=True)
 class HealthyRun:
-    """``collectives``: how many the job completed (messages not counted). ``findings``: those of all judgements."""
+    """``collectives``: how many the job completed (messages not counted). ``findings``: from all judgements."""
 
     seed: int
     layout: str
@@ -28,14 +28,13 @@ class HealthyRun:
 
 
 def healthy_run(seed: int, layout: str, *, is_whole: bool = True) -> HealthyRun:
-    """A healthy job of that seed, judged at random moments of its life and after its end, in every form of evidence.
+    """Make a healthy job from the seed. Judge it at random moments and after its end, in every form of evidence.
 
-    What is known of the ranks is of different moments, up to `MAX_LAG` apart. When the job has come to its end, calls
-    may lack ages, as in PyTorch's files; before, they have them, because a file without ages is taken to be of a job
-    that makes no progress.
+    The ranks' records are from different moments, up to `MAX_LAG` apart. After the end calls may lack ages, as in
+    PyTorch's files. Before the end they have ages, because files without ages are judged as if the job had stopped.
 
     Args:
-        is_whole: False: each time, some ranks have no file.
+        is_whole: if False, some ranks have no file in each judgement.
     """
     rng = random.Random(f"healthy {layout} {seed}")
     program = random_program(rng, layout, rng.randint(3, 30))

@@ -1,7 +1,7 @@
 """Trials judged as users' jobs are: from flight-recorder files by the analyzer, and live by the collector.
 
-Both start from real rings. The files are those of the monitor's writer, read by `otel_fr.analyze`. Live, each rank's
-`Reporter` follows its ring and builds spans and rank reports as its monitor does; a collector's ingest, judge and
+Both start from real rings. The monitor's writer writes the files, and `otel_fr.analyze` reads them. Live, each rank's
+`Reporter` follows its ring and builds spans and rank reports as in a monitor; a collector's ingest, judge and
 incident book take them. Only processes, sockets and the clock are simulated.
 """
 
@@ -48,7 +48,7 @@ from tests.support.random_jobs.simulation import NEVER
 from tests.support.random_jobs.trials import Trial, is_visible, trial_with_ages
 
 STEP = 0.25
-"""Seconds between two looks at the rings, which is the shortest time between two reports of a rank, and between two
+"""Seconds between two readings of the rings, and so the shortest time between two reports of a rank and between two
 judgements of a run."""
 
 REPORTING = (otel_fr.monitor.telemetry.reporter, otel_fr.monitor.telemetry.rank_run)
@@ -57,12 +57,12 @@ UNTOLD_SECONDS = 2.5
 """Seconds between two reports of a rank that waits and is no witness."""
 
 _MEMORY = Path("/dev/shm")
-"""Where rings are: writing thousands of files to a disk would take most of the time."""
+"""The folder for rings. Writing thousands of files to a disk would take most of the time."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of one path.
+    """The result of one path.
 
     Attributes:
         is_open: there are no findings, and the verdict says that calls in flight are open.
@@ -77,10 +77,10 @@ class Verdict:
 
 @dataclass(slots=True, kw_only=True)
 class Comparison:
-    """One trial judged in memory, from files and live.
+    """The scores of one trial: in memory, from files and live.
 
     Attributes:
-        strays: innocent ranks that an incident has named at any time, and that the last verdict does not name.
+        strays: innocent ranks that an incident named at some time and that the last verdict does not name.
     """
 
     memory: Score
@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def differs(self) -> bool:
-        """A path leads to a wrong verdict, or to none, where the same evidence in memory does not."""
+        """True if the verdict from files or live is wrong or missing, and the verdict in memory is not."""
         return is_good(self.memory) and not (is_good(self.files) and is_good(self.live))
 
 
@@ -99,27 +99,27 @@ def is_good(score: Score) -> bool:
 
 
 def compare_paths(trial: Trial) -> Comparison:
-    """All three verdicts. Calls have ages, since otel-fr's own files and reports have them."""
+    """Judge the trial in all three ways. Calls have ages, as in otel-fr's own files and reports."""
     trial = trial_with_ages(trial)
     live, accused = judge_live(trial)
-    named = {*live.named, *trial.fault.stops.away, trial.truth}  # a rank that is late is named while it is
+    named = {*live.named, *trial.fault.stops.away, trial.truth}  # a late rank is named until it arrives
     return Comparison(
         memory=judge(trial)[0], files=judge_files(trial), live=live, strays=tuple(sorted(accused - named))
     )
 
 
 def judge_files(trial: Trial) -> Score:
-    """The verdict on the flight-recorder files of all ranks, written when a rank ended, or at the trial's moment."""
+    """Score the verdict on all ranks' files. Each is written at the rank's end or at the trial's moment."""
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
         verdict = _from_files(trial, Path(folder))
     return _score(replace(trial, view=replace(trial.view, form="files")), verdict)
 
 
 def judge_live(trial: Trial, *, in_crowd: bool = False) -> tuple[Score, set[int]]:
-    """The incidents that are open at the moment of the trial, or were at a clean end, and every rank ever named.
+    """Score the incidents open at the trial's moment, or before a clean end; also return all ranks ever named.
 
     Args:
-        in_crowd: as in a large job: one rank of each group says that it waits, the others if they are asked.
+        in_crowd: as in a large job, one rank of each group reports its wait, and the others only when asked.
     """
     limits: dict[str, Any] = {"CROWD": 0, "WITNESSES": 1} if in_crowd else {"CROWD": rules.CROWD}
     memory = _MEMORY if _MEMORY.is_dir() else None
@@ -178,7 +178,7 @@ def _from_files(trial: Trial, folder: Path) -> Verdict:
 
 
 class _Monitor:
-    """What a rank's monitor does with its ring, one step at a time."""
+    """Does what a rank's monitor does with its ring, one step at a time."""
 
     def __init__(self, folder: Path, trial: Trial, rank: int, clock: Clock, first_report: float) -> None:
         self.ring = RankRing(folder, trial, rank, clock)
@@ -187,7 +187,7 @@ class _Monitor:
         self._reader = self.ring.open()
         self._exporter = Exporter(Sender(None, ""), Sender(None, ""))  # never started: `requests` takes what is queued
         self._reporter = Reporter(self._reader, _config(folder), self._exporter)
-        # The ring's process is this one, whose waits for a processor are of real time.
+        # The ring's process is this one. Its waits for a processor are in real time and must not count.
         self._reporter.processor = ProcessorWait(self._reader.pid, folder)
         self._episodes = rules.Episodes()
         self._report_at = first_report
@@ -222,7 +222,7 @@ class _Monitor:
         self._report_at = min(self._report_at, now + interval)
 
     def report_in_full(self) -> None:
-        """The collector asks for it."""
+        """Report in full with the next step, as the collector asks."""
         self._reporter.forget_told()
         self._report_at = self._clock.now
 
@@ -242,7 +242,7 @@ class _Monitor:
         reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=reporter.exception())
 
     def requests(self) -> list[tuple[str, bytes]]:
-        """What has been sent by now: reports at once, spans a second later, or at the rank's end."""
+        """Return the requests to send now: reports at once, spans a second later or at the rank's end."""
         found: list[tuple[str, bytes]] = []
         while reports := self._exporter.reports.take():
             found.append((LOGS, reports_request(reports).SerializeToString()))
@@ -287,7 +287,7 @@ class _Live:
                 self._accused.update(change.incident.finding.culprit_ranks)
 
     async def run(self) -> Verdict:
-        """Everything up to the moment of the trial."""
+        """Play the job up to the trial's moment, and return the verdict."""
         with self._clock.used_by(*REPORTING):
             while self._clock.now < self._trial.now:
                 self._clock.now = min(self._clock.now + STEP, self._trial.now)
@@ -305,7 +305,7 @@ class _Live:
         for monitor in self._by_rank.values():
             monitor.close()
         (run,) = self._runs.by_id.values()
-        told = [one for one in self._book.known() if one.is_open or run.ended_clean]  # that end resolves all
+        told = [one for one in self._book.known() if one.is_open or run.ended_clean]  # a clean end resolves all
         found = [replace(one.finding, caused_by=one.cause) for one in told]
         findings = sorted(found, key=lambda finding: finding.caused_by is not None)
         return Verdict(findings, snapshot(run, self._clock.monotonic()).evidence(), accused=self._accused)

@@ -1,4 +1,4 @@
-"""What the ranks of a healthy job call: process groups of common layouts, and steps of collectives and messages.
+"""The calls of a healthy job's ranks: process groups of common layouts, and steps of collectives and messages.
 
 Every job is one list of collectives and messages in one order. Each rank calls its own part in that order.
 So no healthy job blocks itself, whether its ranks wait for each call or run ahead of their devices.
@@ -20,9 +20,9 @@ class Op:
     """One call of one rank.
 
     Attributes:
-        token: equal for calls that fit together: what a collective library can execute as one collective.
-        peer: of a send or receive. host_waits: the rank's Python waits for it, and for everything before it.
-        step: the step of the program that it is part of; the checkpoints and the preparation belong to none (-1).
+        token: equal for calls that a collective library can execute as one collective.
+        peer: of a send or receive. host_waits: the rank's Python waits for the call and all calls before it.
+        step: number of the program's step; -1 for calls of the preparation and of checkpoints.
     """
 
     group: Group
@@ -43,7 +43,7 @@ class Program:
     """A healthy job.
 
     Attributes:
-        calls: rank -> what it calls. groups: all of them. layout: name of the layout.
+        calls: rank -> its calls. groups: all groups. layout: name of the layout.
     """
 
     layout: str
@@ -54,13 +54,13 @@ class Program:
     def collective(
         self, group: Group, signature: Signature, *, step: int = -1, host_waits: bool = False, site: str = ""
     ) -> None:
-        """All members of the group call the same."""
+        """Add a collective that all members of the group call with the same arguments."""
         op = Op(group, signature, signature, host_waits=host_waits, step=step, site=site)
         for rank in group.ranks:
             self.calls[rank].append(op)
 
     def pieces(self, group: Group, signatures: dict[int, Signature], token: object, step: int, site: str) -> None:
-        """A collective in which each member has a piece of its own size."""
+        """Add a collective in which each member has a piece of its own size."""
         for rank, signature in signatures.items():
             self.calls[rank].append(Op(group, signature, token, step=step, site=site))
 
@@ -73,7 +73,7 @@ class Program:
 
 
 def simple(operation: str, length: int, group: Group, root: int | None = None) -> Signature:
-    """A collective with one tensor of ``length`` floats, or as many for each member."""
+    """Return the signature of a collective with one tensor of ``length`` floats, or of ``length`` for each member."""
     if operation == "barrier":
         return Signature(operation)
     small, large = ((length,),), ((length * len(group.ranks),),)
@@ -98,7 +98,7 @@ Step = Callable[[int], None]
 
 
 def random_program(rng: random.Random, layout: str, steps: int | None = None) -> Program:
-    """A healthy job of that layout (`LAYOUTS`): preparation, steps with checkpoints between them, an end."""
+    """Make a healthy job of a layout (`LAYOUTS`): preparation, steps with checkpoints between them, an end."""
     program, step = LAYOUTS[layout](rng)
     world = program.groups[0]
     if rng.random() < 0.7:
@@ -127,7 +127,7 @@ def _begin(layout: str, world: int) -> tuple[Program, Group]:
 
 
 def _gather_to_first(program: Program, group: Group, site: str) -> None:
-    """A gather: only the root has the list of outputs."""
+    """Add a gather. Only the root has the list of outputs."""
     root, size = group.ranks[0], (16,)
     signatures = {
         rank: Signature("gather", (size,), (size,) * len(group.ranks) if rank == root else (), ("Float",),
@@ -138,7 +138,7 @@ def _gather_to_first(program: Program, group: Group, site: str) -> None:
 
 
 def _uneven_exchange(program: Program, rng: random.Random, group: Group, step: int, site: str) -> None:
-    """An all_to_all_single whose splits differ from rank to rank, as a mixture of experts makes it."""
+    """Add an all_to_all_single whose splits differ from rank to rank, as in a mixture of experts."""
     members = group.ranks
     sent = {a: [rng.randint(0, 9) for _ in members] for a in members}
     signatures = {}
@@ -189,7 +189,7 @@ def _world(rng: random.Random) -> tuple[Program, Step]:
 
 
 def _pairs(rng: random.Random) -> tuple[Program, Step]:
-    """Neighbours in a ring that share groups of two, and messages around the ring."""
+    """Groups of two neighbours in a ring, and messages around the ring."""
     program, world = _begin("pairs", rng.choice([4, 6, 8]))
     count = program.world
     pairs = [Group(f"p{i}", f"p{i}", "pair", (i, i + 1)) for i in range(0, count, 2)]
@@ -211,7 +211,7 @@ def _pairs(rng: random.Random) -> tuple[Program, Step]:
 
 
 def _mesh(layout: str, *sizes: tuple[str, int]) -> tuple[Program, dict[str, list[Group]]]:
-    """The groups of a device mesh, whose last dimension varies fastest, as in `init_device_mesh`; size 1 has none."""
+    """The groups of a device mesh. The last dimension varies fastest, as in `init_device_mesh`. Size 1 has none."""
     total = 1
     for _, size in sizes:
         total *= size
@@ -250,7 +250,7 @@ def _tp_dp(rng: random.Random) -> tuple[Program, Step]:
 
 
 def _tp_dp_pp(rng: random.Random) -> tuple[Program, Step]:  # noqa: C901
-    """Pipeline stages that send to each other, with tensor and data parallelism in each; stages differ in layers."""
+    """Pipeline stages with tensor and data parallelism in each. Stages have different numbers of layers."""
     pp, dp, tp = rng.choice([(2, 2, 2), (2, 2, 2), (4, 2, 1), (4, 1, 2), (2, 1, 2), (2, 2, 4), (4, 2, 2), (3, 2, 1)])
     program, groups = _mesh("tp_dp_pp", ("pp", pp), ("dp", dp), ("tp", tp))
     stage_of = {rank: rank // (dp * tp) for rank in range(program.world)}
@@ -287,7 +287,7 @@ def _tp_dp_pp(rng: random.Random) -> tuple[Program, Step]:  # noqa: C901
 
 
 def _hsdp(rng: random.Random) -> tuple[Program, Step]:
-    """Parameters sharded in each replica, gradients reduced over the replicas."""
+    """Hybrid sharding: parameters are sharded in each replica, and gradients reduced over the replicas."""
     replicas, shards = rng.choice([(2, 2), (2, 4), (4, 2), (2, 3), (4, 4)])
     program, groups = _mesh("hsdp", ("replicate", replicas), ("shard", shards))
     layers = [rng.choice(LENGTHS) for _ in range(rng.randint(1, 3))]
@@ -334,5 +334,5 @@ LAYOUTS: dict[str, Callable[[random.Random], tuple[Program, Step]]] = {
 
 
 def with_calls(program: Program, rank: int, calls: list[Op]) -> Program:
-    """The program, in which one rank calls something else."""
+    """Return the program with other calls for one rank."""
     return replace(program, calls={**program.calls, rank: calls})

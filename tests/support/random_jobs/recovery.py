@@ -1,11 +1,12 @@
-"""Random jobs whose ranks catch the failure of a call, and in which a second fault strikes while they recover.
+"""Random jobs whose ranks catch the failure of a call, with a second fault while they recover.
 
-First a rank is late, stays away or ends, or the calls of all ranks are refused. So the calls of the others fail: at
-their timeout, or at once where the end of a rank closes their connections. They catch that, and go on: in the same
-groups, in a new group of the ranks that are left, or as another run (they destroy their groups and create the default
-group again). There another rank stops, leaves out a call, or calls wrongly.
+First a rank is late, stays away or ends, or the calls of all ranks are refused. The other ranks' calls fail at their
+timeout, or at once if a rank's end closes their connections. These ranks catch the failure and continue in the same
+groups, in a new group of the remaining ranks, or as another run (they destroy their groups and create the default
+group again). Then another rank stops, leaves out a call, or makes a wrong call.
 
-A right verdict names both, each once: the second if it shows, and the first unless ranks have gone on since.
+A right verdict names both faulty ranks, each once: the second if its fault shows, and the first unless a rank has
+completed a call since.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ FIRST = (LATE, LATE, *STOPS, REFUSED)
 SECOND = (*STOPS, *STOPS, MISSING, *WRONG)
 SAME, NEW, RUN = "same groups", "new group", "new run"
 EARLY = 0.4
-"""Share of the second faults, if they stop a rank, that strike before its first call of the recovery."""
+"""Of the second faults that stop a rank, the share that strikes before the rank's first call of the recovery."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Judged:
-    """The evidence of one run, the ranks that a verdict on it must name, and all that it may name."""
+    """The evidence of one run, the ranks that a verdict on it must name, and the ranks that it may name."""
 
     evidence: Evidence
     must_name: frozenset[int]
     may_name: frozenset[int]
 
     def verdict(self) -> tuple[str, list[Finding]]:
-        """What is wrong with it ("": nothing), and the findings."""
+        """Return what is wrong with the verdict ("": nothing), and the findings."""
         findings = diagnose(self.evidence)
         causes = [finding for finding in findings if finding.caused_by is None]
         named = Counter(rank for finding in causes for rank in finding.culprit_ranks)
@@ -57,8 +58,9 @@ class Judged:
 @dataclass(slots=True, kw_only=True)
 class Recovery:
     """Attributes:
-    first, second: the faults. how: the ranks recover. is_early: the second strikes before the first call of that.
-    runs: what must be judged: of a job that recovers as another run, both.
+    first, second: kinds of the faults. how: the way of recovery. is_early: the second fault strikes before the first
+        call of the recovery.
+    runs: the runs to judge; both if the job recovers as another run.
     """
 
     first: str
@@ -68,12 +70,12 @@ class Recovery:
     runs: tuple[Judged, ...]
 
     def wrong(self) -> str:
-        """What is wrong with the verdicts; "": nothing."""
+        """Return what is wrong with the verdicts; "": nothing."""
         return "; ".join(filter(None, (one.verdict()[0] for one in self.runs)))
 
 
 def recovery(seed: int, layout: str) -> Recovery | None:
-    """The job of that seed; None: its faults have no place, or do not show."""
+    """Make a job from the seed; None: its faults have no place, or do not show."""
     rng = random.Random(f"recovery {layout} {seed}")
     program = random_program(rng, layout)
     kind = rng.choice(FIRST)
@@ -124,7 +126,7 @@ def _first_fault(rng: random.Random, program: Program, kind: str) -> Fault | Non
 
 
 def _fail(job: Simulation, first: Fault, kind: str, ends: Ends, rng: random.Random) -> dict[int, float]:
-    """The calls in flight fail. Returns when each rank that catches that continues."""
+    """Let the calls in flight fail. Returns rank -> the time when it continues."""
     job.timeout = rng.uniform(1.2, 5.0) * WINDOW
     starts: dict[int, float] = {}
     for rank in job.calls:
@@ -147,7 +149,7 @@ def _fail(job: Simulation, first: Fault, kind: str, ends: Ends, rng: random.Rand
 
 
 def _is_level(job: Simulation) -> bool:
-    """The members of each group have made as many calls in it, so that they can go on in it."""
+    """Return True if the members of each group have made equally many calls, so that they can continue in it."""
     counts: dict[str, Counter[int]] = {}
     for rank, calls in job.calls.items():
         for call in calls:
@@ -158,12 +160,12 @@ def _is_level(job: Simulation) -> bool:
 
 
 def _number(left: list[int], how: str, rank: int) -> int:
-    """The rank's number while it recovers."""
+    """Return the rank's number during the recovery."""
     return left.index(rank) if how == RUN else rank
 
 
 def _again(rng: random.Random, program: Program, left: list[int], how: str) -> Program:
-    """What the ranks that are left call to recover, and after that."""
+    """Return the calls of the remaining ranks during and after the recovery."""
     if how == SAME:
         return program
     ranks = tuple(range(len(left)) if how == RUN else left)
@@ -190,7 +192,7 @@ def _again(rng: random.Random, program: Program, left: list[int], how: str) -> P
 
 
 class _Second:
-    """The second fault happens, and what must be named then."""
+    """Plays the second fault, and says which ranks must be named then."""
 
     def __init__(self, job: Simulation, first: Fault, second: Fault, kind: str, view: View, rng: random.Random) -> None:
         self._job, self._first, self._second = job, first, second
@@ -231,7 +233,7 @@ class _Second:
         return old, Judged(evidence=found, must_name=must, may_name=may)
 
     def _happens(self, job: Simulation, ends: Ends) -> tuple[Evidence, float]:
-        """What is known some time after nothing has moved any more, or the ranks have given up again; and when."""
+        """Return the evidence some time after nothing moves, or after the ranks gave up again; and the time."""
         own = natural_ends(job, self._second)
         ends.at |= own.at
         ends.infos |= own.infos
@@ -242,7 +244,7 @@ class _Second:
         return evidence(job, self._view, now, ends), now
 
     def _end_again(self, job: Simulation, ends: Ends, last: float) -> float:
-        """The calls in flight fail once more, and that ends their ranks."""
+        """Let the calls in flight fail again, which ends their ranks. Returns the time of the last end."""
         if self._second.ending in ("killed", "raised"):
             return peers_fail(job, self._second, ends, self._rng)
         for rank in job.calls:
@@ -254,7 +256,7 @@ class _Second:
         return last
 
     def _second_of(self, job: Simulation, found: Evidence) -> tuple[frozenset[int], frozenset[int]]:
-        """The ranks that must, and may, be named for the second fault."""
+        """Return the ranks that must, and that may, be named for the second fault."""
         second = self._second
         if second.kind != MISSING:
             return shown(job, second, found)

@@ -1,4 +1,4 @@
-"""Simulated jobs in real rings: each rank's calls as its recorder writes them, up to any moment of simulated time."""
+"""Simulated jobs in real rings: writes each rank's calls as its recorder does, up to any simulated time."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from tests.support.random_jobs.trials import Trial
 from tests.support.random_jobs.views import WINDOW
 
 STALL = (WINDOW + WINDOW_MARGIN) / WAIT_SHARE
-"""The ranks' stall time: the collector's window is then `WINDOW`, as in the evidence that is made in memory."""
+"""The ranks' stall time, so that the collector's window is `WINDOW`, as in the evidence made in memory."""
 CAPACITY = 4_096
-"""Records of a ring that keeps everything; a random program has some hundred calls of each rank."""
+"""Records of a ring that keeps everything. A random program has some hundred calls for each rank."""
 _STATES = {CallState.COMPLETED: RecordState.COMPLETED, CallState.FAILED: RecordState.FAILED}
 
 
 class Clock:
-    """In place of the module `time`: simulated seconds, on the clocks of this machine at the start of the job."""
+    """Replaces the module `time`. Simulated seconds are added to this machine's clocks at the start of the job."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self._monotonic, self._wall = time.monotonic_ns(), time.time_ns()
 
     def at_ns(self, seconds: float) -> int:
-        """Monotonic."""
+        """Return the monotonic time, in nanoseconds, of a simulated second."""
         return self._monotonic + int(seconds * 1e9)
 
     def monotonic_ns(self) -> int:
@@ -67,7 +67,7 @@ class Clock:
 
 
 class RankRing:
-    """The ring of one rank. Calls, and the rank's end, are written as the clock passes them."""
+    """The ring of one rank. `write` adds the calls, and the rank's end, that the clock has passed."""
 
     def __init__(self, folder: Path, trial: Trial, rank: int, clock: Clock, capacity: int = CAPACITY) -> None:
         self.rank = rank
@@ -106,14 +106,14 @@ class RankRing:
             self.writer.add_thread_exception({**values, "site": raised.site, "thread": raised.thread, "stack": ""})
 
     def _all_steps(self, calls: list[SimulatedCall]) -> list[tuple[float, int, SimulatedCall]]:
-        """(time, 0: is enqueued or 1: ends, call), the latest first."""
+        """Return (time, 0: enqueued or 1: ended, call), the latest first."""
         steps = [(call.enqueued, 0, call) for call in calls]
-        if self._backend == "gloo":  # the others show no end
+        if self._backend == "gloo":  # other backends show no ends
             steps += [(call.ended, 1, call) for call in calls if call.ended <= self.ends_at and call.ended < NEVER]
         return sorted(steps, key=lambda step: step[:2], reverse=True)
 
     def write(self) -> bool:
-        """Write what has happened by now; True: the rank's process has ended."""
+        """Write what has happened by now. Returns True if the rank's process has ended."""
         while self._steps and self._steps[-1][0] <= min(self._clock.now, self.ends_at):
             _, ends, call = self._steps.pop()
             self._end(call) if ends else self._enqueue(call)
@@ -148,7 +148,7 @@ class RankRing:
         self.writer.complete(self._tickets[call], self._groups[call.op.group.id], number, _STATES[call.state], ended)
 
     def _finish(self) -> None:
-        """What the rank itself records of its end."""
+        """Write what the rank itself records about its end."""
         info = self.info
         if info.exception:
             kind, _, message = info.exception.partition(": ")

@@ -1,25 +1,28 @@
 """Verdicts compared with the truth.
 
-What counts as right. A verdict is *right* if its causes name the faulty rank and no other, with a category that the
-fault can have. It is *ambiguous*, which is accepted, where a second explanation with a single fault fits what
-happened, if it names the faulty rank, and besides it only ranks of such explanations:
+A verdict is *right* if its causes name the faulty rank and no other, with a category that the fault can have.
 
-* A wrong argument of a call that belongs to two ranks (a group of two, or a message), or for which only two
-  ranks' records are left: the other rank may as well be the one that is wrong.
-* Calls missing, too many, in another order or to another rank, or a rank that ended early without an error, where other
-  ranks' calls fit together just as well with one change of that rank's calls (`explanations.explains`): in a group of
-  two, one rank's missing call is the other's extra one.
-* The same job, with another rank's device stuck or with a collective that the network does not execute, comes to the
-  same state (`explanations.other_devices`). Then no rank needs to be named, and the verdict must be about a collective
-  that the faulty rank is in.
-* All other ranks completed what the faulty rank has in flight, and ended well, and the evidence is from files: the
-  faulty rank's file may be older than theirs. Then an undecided verdict that names this rank first is accepted.
-* Calls in flight have no ages in the evidence, and each rank's oldest one is joined by all its members, or waits only
-  for such ranks: they may have been running, and an open question is accepted.
+It is *ambiguous*, which is accepted, if it names the faulty rank, and otherwise only ranks of a second explanation with a
+single fault. These are the second explanations:
 
-A verdict without a finding is *silent* where a rank waits or ended by a fault, and not counted (*unseen*) where nothing
-of the fault is in the evidence (a reduction with the wrong operator that the rings have not kept). Everything else
-is *wrong*.
+* A call has a wrong argument, and only two ranks' records are left of it, or it has only two ranks (a group of two, or
+  a message). The other rank may be wrong instead.
+* Calls are missing, too many, in another order or to another rank, or a rank ended early without an error. One change of
+  another rank's calls makes all calls fit just as well (`explanations.explains`). In a group of two, one rank's missing
+  call is the other's extra call.
+* The job comes to the same state if another rank's device is stuck, or if the network does not execute a collective
+  (`explanations.other_devices`). Then the verdict need not name a rank, but it must be about a collective of the faulty
+  rank's.
+
+Two verdicts without a finding are ambiguous, too:
+
+* The evidence is from files, all other ranks ended cleanly, and the undecided verdict names the faulty rank first. The
+  faulty rank's file may be older than the others'.
+* Calls in flight have no ages. All members have joined each rank's oldest call in flight, or only such ranks are absent
+  from it. The calls may have been running, so the verdict may leave the question open.
+
+Other verdicts without a finding are *silent* if the evidence shows the fault. If it does not (the rings have not kept a
+reduction with the wrong operator), they are *unseen* and not counted. All other verdicts are *wrong*.
 """
 
 from __future__ import annotations
@@ -38,13 +41,13 @@ _OPEN = (CallState.IN_FLIGHT, CallState.UNKNOWN, CallState.FAILED)
 
 @dataclass(slots=True, kw_only=True)
 class Score:
-    """What a verdict is worth.
+    """The score of a verdict.
 
     Attributes:
         outcome: "right", "ambiguous", "wrong", "silent" or "unseen".
         truth: the faulty rank; None: nobody is at fault.
-        named: the culprits of the causes. accused_wrongly: those that belong to no explanation that fits.
-        can_be_named: a verdict that names no rank misses the faulty one.
+        named: the culprits of the causes. accused_wrongly: culprits that belong to no explanation that fits.
+        can_be_named: a verdict that names no rank misses the faulty rank.
     """
 
     seed: int
@@ -60,14 +63,14 @@ class Score:
 
 
 def judge(trial: Trial) -> tuple[Score, list[Finding]]:
-    """The verdict of the match engine, and what it is worth."""
+    """Return the score of the match engine's verdict, and the findings."""
     findings = diagnose(trial.evidence)
     is_open = not findings and bool(open_questions(trial.evidence))
     return score(trial, findings, is_open), findings
 
 
 def score(trial: Trial, findings: list[Finding], is_open: bool) -> Score:
-    """What the findings are worth. ``is_open``: there are none, and the verdict says that calls in flight are open."""
+    """Return the findings' score. ``is_open``: there are none, and the verdict says that calls in flight are open."""
     causes = [finding for finding in findings if finding.caused_by is None]
     named = tuple(sorted({rank for finding in causes for rank in finding.culprit_ranks}))
     others = _other_explanations(trial, {*named} - {trial.truth})
@@ -110,7 +113,7 @@ def _outcome(
 
 
 def _can_be_called(trial: Trial, finding: Finding) -> bool:
-    """The finding names the faulty rank, and its category fits the fault."""
+    """Return True if the finding names the faulty rank, and its category fits the fault."""
     fault, category = trial.fault, finding.category
     if trial.truth not in finding.culprit_ranks:
         return False
@@ -129,10 +132,10 @@ _ELSEWHERE = (Category.MISSING_RANK, Category.UNMATCHED_P2P)
 
 
 def _may_be_elsewhere(trial: Trial) -> bool:
-    """Nothing shows that the rank whose device is stuck waits for it: it may be anywhere in its program.
+    """Return True if nothing shows that the rank waits for its stuck device: it may be anywhere in its program.
 
-    That is so if the backend does not show when calls end, and for a message that its peer completed, because a backend
-    may show the end of a message only to a thread that waits for it.
+    That is so if the backend does not show when calls end. It is also so if the device is stuck in a message that its
+    peer completed, because a backend may show a message's end only to a thread that waits for it.
     """
     record, takes_part = trial.fault.stops.device[trial.fault.rank]
     calls = trial.job.calls[trial.fault.rank]
@@ -144,7 +147,7 @@ def _may_be_elsewhere(trial: Trial) -> bool:
 
 
 def _other_explanations(trial: Trial, ranks: set[int]) -> set[int]:
-    """Those of ``ranks``, which are not at fault, that may as well be. (Only ranks that are named are looked at.)"""
+    """Return the innocent ``ranks`` that the evidence allows to be at fault. Pass only ranks that were named."""
     fault = trial.fault
     if not ranks or (fault.op is None and fault.ending != "clean"):
         return set()
@@ -160,7 +163,7 @@ def _other_explanations(trial: Trial, ranks: set[int]) -> set[int]:
 
 
 def _may_be_wrong_too(trial: Trial) -> set[int]:
-    """The other rank of a call with a wrong argument, if two ranks' calls are known."""
+    """Return the ranks of a call with a wrong argument if it has only two, or if only two ranks' records are left."""
     fault = trial.fault
     op = fault.op
     assert op is not None
@@ -173,7 +176,7 @@ def _may_be_wrong_too(trial: Trial) -> set[int]:
 
 
 def _recorded(job: Simulation, fault: Fault, view: View) -> set[int]:
-    """The ranks with a record of the first collective in which the faulty rank's call differs."""
+    """Return the ranks with a record of the first instance in which the calls differ and the faulty rank takes part."""
     kept = view.ring if view.form == "files" else 1 << 30
     known = {rank: calls[max(0, len(calls) - kept) :] for rank, calls in job.calls.items()}
     for calls in sorted(by_place(known).values(), key=lambda calls: min(c.enqueued for c in calls)):
@@ -184,14 +187,14 @@ def _recorded(job: Simulation, fault: Fault, view: View) -> set[int]:
 
 
 def _is_nameless(trial: Trial) -> bool:
-    """Another device, or the network, explains what the evidence can show of a device that is stuck."""
+    """Return True if another device, or the network, explains the evidence of a stuck device."""
     return other_devices(trial.job, trial.fault, trial.behaviour, ends_shown=trial.view.ends_shown)
 
 
 def _may_be_outdated(trial: Trial) -> bool:
-    """All other ranks completed their calls and ended well, and the undecided verdict names the faulty rank first.
+    """Return True if all other ranks ended cleanly, and the undecided verdict names the faulty rank first.
 
-    Nothing in the files shows that the faulty rank's file is not older than these ranks' ends.
+    The faulty rank's file may then be older than these ranks' ends.
     """
     others = [rank for rank in trial.job.calls if rank != trial.truth]
     ended = all(rank in trial.ends.infos and trial.ends.infos[rank].ending is Ending.CLEAN for rank in others)
@@ -201,7 +204,10 @@ def _may_be_outdated(trial: Trial) -> bool:
 
 
 def _may_be_running(trial: Trial) -> bool:
-    """Calls in flight have no ages, and no rank is known to wait for one that waits for none, or for itself."""
+    """Return True if calls in flight have no ages, and all of them may be running.
+
+    A call may be running if all members have joined it, or if only ranks whose calls may be running are absent.
+    """
     if any(info.ending in (Ending.RAISED, Ending.KILLED) for info in trial.evidence.ranks.values()):
         return False
     oldest: dict[int, SimulatedCall] = {}

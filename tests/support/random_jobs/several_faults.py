@@ -1,10 +1,14 @@
-"""Random jobs with two or three faults, independent and in different ranks, and what a right verdict names.
+"""Random jobs with two or three independent faults in different ranks, and which ranks a right verdict names.
 
-A fault must be named if it has happened and shows: the rank has ended by it, a rank waits, first of all, in what the
-faulty rank has not joined, or calls that do not fit together are in the evidence. (Of two mismatches in one group the
-first counts.) A rank that is stuck on its host beside one that ended may wait for that one, at a store for example: it
-may be named. A verdict that names another rank as well is wrong, unless a call of two ranks, or a call that both got
-wrong, does not show which one it was.
+A fault must be named if it shows in one of these ways:
+
+* The faulty rank ended by it.
+* The oldest call in flight of another rank lacks the faulty rank.
+* The evidence has calls that do not fit together. Of two mismatches in one group only the first counts.
+
+A rank that is stuck on its host may be named, but need not be, if another faulty rank ended: it may wait for that rank,
+for example at a store. A verdict that names another rank as well is wrong, unless the evidence does not show which rank
+of a call is wrong: the call has two ranks, or two faulty ranks got it wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ KINDS = (*STOPS, *STOPS, *WRONG)
 class SeveralFaults:
     """Attributes:
     faults: in the order in which they were put into the program.
-    must_name: the ranks whose faults show. may_name: these, and those that the evidence does not excuse.
+    must_name: the ranks whose faults show. may_name: these ranks, and others that the evidence does not excuse.
     """
 
     faults: tuple[Fault, ...]
@@ -40,7 +44,7 @@ class SeveralFaults:
 
 
 def several_faults(seed: int, layout: str, count: int = 2, *, at_begin: bool = False) -> SeveralFaults | None:
-    """The job of that seed with ``count`` faults; None: there is no place for all of them, or none shows.
+    """Make a job with ``count`` faults from the seed; None: not all of them have a place, or none shows.
 
     Args:
         at_begin: ranks stop before their first call.
@@ -67,7 +71,7 @@ def several_faults(seed: int, layout: str, count: int = 2, *, at_begin: bool = F
     job = Simulation(program, behaviour, rng, stops)
     job.run()
     for rank in stops.host.keys() - job.stopped_at.keys():
-        del stops.host[rank]  # the other fault keeps it from coming so far
+        del stops.host[rank]  # another fault keeps the rank from coming so far
     ends = natural_ends(job, *faults)
     now = max([job.clock, *ends.at.values()]) + rng.uniform(1.2, 5.0) * WINDOW
     view = random_view(rng, behaviour)
@@ -87,20 +91,20 @@ def several_faults(seed: int, layout: str, count: int = 2, *, at_begin: bool = F
 
 
 def is_right(trial: SeveralFaults) -> tuple[bool, list[Finding]]:
-    """The verdict names what it must and nothing that it may not, and its consequences name nobody."""
+    """Return True if the verdict names all ranks that it must and no rank that it may not; and the findings."""
     findings = diagnose(trial.evidence)
     named = {rank for finding in findings for rank in finding.culprit_ranks}
     return trial.must_name <= named <= trial.may_name, findings
 
 
 def stop_at_begin(fault: Fault) -> Fault:
-    """The same fault of a rank that stops, before its first call."""
+    """Return the fault moved to before the rank's first call."""
     return replace(fault, at=0, stops=replace(fault.stops, host={fault.rank: 0}, inside=set()))
 
 
 def _may_wait(job: Simulation, fault: Fault, view: View) -> bool:
-    """The rank may wait for the other one, or have ended for it: it has a call that did not complete, or its backend
-    does not show when calls end."""
+    """Return True if the faulty rank may wait for another faulty rank, or have ended because of it: a call of it did not
+    complete, or its backend does not show when calls end."""
     if fault.category is not None or fault.rank not in job.stops.host:
         return False
     is_open = any(call.state is not CallState.COMPLETED for call in job.calls[fault.rank])
@@ -112,7 +116,7 @@ def _group(fault: Fault) -> str | None:
 
 
 def _in_order(job: Simulation, *faults: Fault) -> list[Fault]:
-    """Mismatches by when their calls were made."""
+    """Return the faults in the order in which the ranks made the faulty calls."""
 
     def when(fault: Fault) -> float:
         calls = job.calls[fault.rank]
@@ -122,7 +126,7 @@ def _in_order(job: Simulation, *faults: Fault) -> list[Fault]:
 
 
 def shown(job: Simulation, fault: Fault, found: Evidence) -> tuple[frozenset[int], frozenset[int]]:
-    """The faulty rank if its fault shows, and all ranks that may be named for it."""
+    """Return the faulty rank if its fault shows, and all ranks that may be named for it."""
     places = by_place(job.calls)
     own = frozenset({fault.rank})
     if fault.category is None:
@@ -149,6 +153,6 @@ def _members(places: dict[Place, list[SimulatedCall]], place: Place) -> frozense
 
 
 def _lacks(calls: list[SimulatedCall], rank: int) -> bool:
-    """The rank belongs to this call and has not joined."""
+    """Return True if the rank is a member of this instance and has not joined it."""
     joined = {call.rank for call in calls}
     return rank in calls[0].members and rank not in joined

@@ -1,7 +1,7 @@
 """Executes programs as a collective library does: hosts that enqueue calls, devices that execute them, in seconds.
 
-A collective completes once the devices of all members have come to it; a message once both of its ends have. A device
-executes the calls of one group in order, or all calls of its rank.
+A collective completes once the devices of all members have reached it, and a message once both ends have. A device
+executes either the calls of each group in order, or all calls of its rank in order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from otel_fr.match import CallState
 from tests.support.random_jobs.programs import Op, Program
 
 Place = tuple[str, int] | tuple[str, int, int, int, int]
-"""(group, number), or (group, source, destination, tag, number among those of this pair and tag)."""
+"""(group, number), or (group, source, destination, tag, number within this pair and tag)."""
 
 NEVER = float("inf")
 
@@ -43,7 +43,7 @@ class SimulatedCall:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks that take part in it."""
+        """The ranks that take part in the call."""
         new = self.op.signature.new_group
         return self.place[1:3] if len(self.place) == 5 else self.op.group.ranks if new is None else new.ranks
 
@@ -58,8 +58,8 @@ class Behaviour:
 
     Attributes:
         depth: calls a host may have in flight; 1: it waits for each.
-        one_queue: a device executes all of its rank's calls in order; else those of each group.
-        on_mismatch: what calls do that do not fit together.
+        one_queue: a device executes all of its rank's calls in order; else the calls of each group.
+        on_mismatch: the effect of calls that do not fit together.
     """
 
     depth: int
@@ -73,12 +73,12 @@ class Stops:
 
     Attributes:
         host: rank -> the index of the call before which its Python stops.
-        killed: those of them whose device stops with their host.
-        inside: those of them that stop right after they enqueued the call before that one.
-        device: rank -> (record, takes_part): its device completes no call from that record on; with ``takes_part``
-            it has done its part of that one, so that others complete it.
-        away: rank -> (index, seconds): its host pauses so long before that call.
-        hung: collectives and messages that never complete, although all come to them.
+        killed: the ranks of ``host`` whose device stops with the host.
+        inside: the ranks of ``host`` that stop right after they enqueued the call before the index.
+        device: rank -> (record, takes_part): the device completes no call from that record on. With ``takes_part``
+            it has done its part of the first of these calls, so the other ranks complete it.
+        away: rank -> (index, seconds): the host pauses for so long before the call.
+        hung: collectives and messages that never complete, although all members reach them.
     """
 
     host: dict[int, int] = field(default_factory=dict)
@@ -98,11 +98,11 @@ class Simulation:
         self.stops = stops or Stops()
         self.calls: dict[int, list[SimulatedCall]] = {rank: [] for rank in program.calls}
         self.stopped_at: dict[int, float] = {}
-        """Rank -> when its host came to its end, or stopped."""
+        """Rank -> when its host finished its program, or stopped."""
         self.left_at: dict[int, float] = {}
         """Rank -> when its host paused."""
         self.timeout = 600.0
-        """Seconds until a call fails that does not end; the ranks are judged, or fail, before or at that."""
+        """Seconds until a call that does not end fails. Ranks are judged, or fail, no later."""
         self.clock = 0.0
         self._rng = rng
         self._pace = {rank: rng.uniform(0.002, 0.01) for rank in program.calls}
@@ -115,14 +115,14 @@ class Simulation:
         self._last_end: dict[int, float] = dict.fromkeys(program.calls, 0.0)
 
     def run(self) -> None:
-        """Let the ranks go on until nothing moves."""
+        """Run the ranks until nothing moves."""
         self._run([(self._rng.uniform(0, 0.05), rank) for rank in self.program.calls])
 
     def resume(self, program: Program, stops: Stops, starts: Mapping[int, float]) -> None:
-        """The calls in flight have failed, and ranks have caught that: they go on with another program.
+        """Continue with another program, after the calls in flight failed and ranks caught the failures.
 
         Args:
-            program, stops: their numbers of calls begin with 0 again. starts: rank -> when it continues.
+            program, stops: count calls from 0 again. starts: rank -> when it continues.
         """
         made = {rank: [call.op for call in calls] for rank, calls in self.calls.items()}
         later = {rank: [*made[rank], *program.calls[rank]] for rank in starts}
@@ -183,7 +183,7 @@ class Simulation:
             self._turn_to(queue, now)
 
     def record(self, rank: int, op: Op, now: float) -> SimulatedCall:
-        """The rank enqueues the call; whether it ends is for the caller to say."""
+        """Let the rank enqueue a call. The caller decides whether the call ends."""
         number, place = self._place(rank, op)
         call = SimulatedCall(rank, op, place, len(self.calls[rank]), number, now, now - self._last_end[rank])
         self.calls[rank].append(call)
@@ -204,7 +204,7 @@ class Simulation:
         return number
 
     def _turn_to(self, queue: deque[SimulatedCall], now: float) -> None:
-        """The device turns to the first call of a queue; what all have come to completes, and so on."""
+        """Let the device begin the first call of a queue. If that completes calls, the queues behind them move on."""
         todo = [queue]
         while todo:
             queue = todo.pop()
@@ -236,7 +236,7 @@ class Simulation:
         return self._queues.setdefault((call.rank, name), deque())
 
     def _ends(self, call: SimulatedCall, there: dict[int, SimulatedCall], now: float) -> list[SimulatedCall]:
-        """The calls that end now that all members have come to their collective; none if they have not."""
+        """Return the calls that end with the call's instance; none if a member has not reached it."""
         if len(there) < len(call.members) or call.place in self.stops.hung:
             return []
         dead = self.stops.killed.intersection(self.stopped_at)
@@ -250,7 +250,7 @@ class Simulation:
         for own in ended:
             own.state = CallState.FAILED if failed else CallState.COMPLETED
             own.error = "error" if failed else None
-        if failed:  # each raises an exception there
+        if failed:  # each rank's call raises an exception
             for own in ended:
                 self.stopped_at.setdefault(own.rank, now)
         return ended

@@ -1,4 +1,4 @@
-"""Random jobs with one fault each, ready to be judged: what happened, and what is known of it at one moment."""
+"""Random jobs with one fault each, ready to be judged: what happened, and the evidence at one moment."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _ABORTED_FAULTS = ("stuck on the host", "stuck on the host", "Python blocked", "
 KINDS = (*FAULTS, ABORTED)
 
 MAX_LAG = 1.0
-"""Seconds by which what is known of two ranks may differ in age: monitors report once a second."""
+"""Largest difference, in seconds, between the ages of two ranks' records: monitors report once a second."""
 BELIEVED_LAG = 0.3
-"""The same of ranks that wait, or are waited for: older reports make no finding credible in the collector
+"""The same for ranks that wait, or are waited for: with older reports the collector does not believe a finding
 (`otel_fr_collector.timeline.FRESH_BEFORE`)."""
 
 
@@ -39,9 +39,9 @@ class Trial:
 
     Attributes:
         kind: of `KINDS`. truth: the faulty rank; None: no rank is at fault.
-        must_name: the verdict has to name it. False: the rank is late, or nobody is at fault, and a verdict that
-            names nobody is right.
-        visible: the evidence shows something of the fault.
+        must_name: the verdict must name the faulty rank. False: the rank is late, or nobody is at fault, so a verdict
+            that names nobody is right.
+        visible: the evidence shows the fault.
     """
 
     seed: int
@@ -74,19 +74,19 @@ def random_view(rng: random.Random, behaviour: Behaviour) -> View:
 
 
 def random_lags(rng: random.Random, program: Program, most: float = MAX_LAG) -> dict[int, float]:
-    """What is known of the ranks is of different moments, up to ``most`` seconds old."""
+    """Return the age of each rank's newest record, up to ``most`` seconds; empty: all are up to date."""
     return {rank: rng.uniform(0.0, most) for rank in program.calls} if rng.random() < 0.7 else {}
 
 
 def random_trial(seed: int, kind: str, layout: str) -> Trial | None:
-    """The job of that seed; None: it has no call where the fault can be put."""
+    """Make a job with one fault from the seed; None: no call of the program allows the fault."""
     rng = random.Random(f"{kind} {layout} {seed}")
     fault = random_fault(rng, random_program(rng, layout), rng.choice(_ABORTED_FAULTS) if kind == ABORTED else kind)
     if fault is None:
         return None
     behaviour = random_behaviour(rng)
     too_late = kind == STRAGGLER and behaviour.depth == 1 and rng.random() < 0.5
-    if too_late:  # its peers give up before it comes
+    if too_late:  # its peers give up before the rank arrives
         fault.stops = Stops(host={fault.rank: fault.at})
     job = Simulation(fault.program, behaviour, rng, fault.stops)
     job.run()
@@ -102,7 +102,7 @@ def random_trial(seed: int, kind: str, layout: str) -> Trial | None:
     view = random_view(rng, behaviour)
     lags: dict[int, float] = {}
     is_moving = kind in (STRAGGLER, THREAD_ALONE) and not too_late
-    if is_moving:  # judged while it runs, from what is known of each rank by then
+    if is_moving:  # judged while it runs, from the records of each rank by then
         view.ages = True
         lags = random_lags(rng, fault.program, MAX_LAG if fault.is_innocent else BELIEVED_LAG)
         begin, end = 0.0, job.clock
@@ -120,20 +120,20 @@ def random_trial(seed: int, kind: str, layout: str) -> Trial | None:
 
 
 def trial_with_ages(trial: Trial) -> Trial:
-    """The same, with ages of calls and without lags between ranks."""
+    """Return the trial with ages of calls and without lags between ranks."""
     view = replace(trial.view, ages=True)
     return replace(trial, view=view, evidence=evidence(trial.job, view, trial.now, trial.ends))
 
 
 def _is_missed(job: Simulation, fault: Fault, found: Evidence, now: float) -> bool:
-    """The late rank has been away for so long that what is known of it is of that time, and a rank is known to wait."""
+    """Return True if the records show a waiting rank, and the late rank's records must be from its absence."""
     since, seconds = job.left_at[fault.rank], fault.stops.away[fault.rank][1]
     waits = any(call.state is CallState.IN_FLIGHT and (call.age or 0.0) >= WINDOW for call in found.calls)
     return waits and since + WINDOW + MAX_LAG <= now <= since + seconds
 
 
 def is_visible(job: Simulation, fault: Fault, found: Evidence) -> bool:
-    """A rank waits, one ended by a fault, or calls that do not fit together are in the evidence."""
+    """Return True if the evidence has a call that did not complete, an end by a fault, or calls that do not fit."""
     if any(call.state is not CallState.COMPLETED for call in found.calls):
         return True
     if any(info.ending not in (Ending.RUNNING, Ending.CLEAN) for info in found.ranks.values()):
@@ -149,7 +149,7 @@ def is_visible(job: Simulation, fault: Fault, found: Evidence) -> bool:
 
 
 def cells(number: int) -> Iterable[tuple[int, str, str]]:
-    """The jobs of one round, (seed, kind of fault, layout): of every kind equally many, evenly over its layouts."""
+    """Yield one round of jobs: (seed, kind of fault, layout). Each kind has equally many, spread over its layouts."""
     for kind in KINDS:
         layouts = layouts_of(kind)
         each = len(LAYOUTS) // len(layouts)
@@ -157,7 +157,7 @@ def cells(number: int) -> Iterable[tuple[int, str, str]]:
 
 
 def layouts_of(kind: str) -> tuple[str, ...]:
-    """Those whose programs have calls in which this fault can be put."""
+    """Return the layouts with calls that allow this fault."""
     if kind == FEWER_BATCHES:
         return ("tp_dp_pp",)
     return ("pairs", "tp_dp_pp") if kind in OF_MESSAGES else tuple(LAYOUTS)

@@ -23,12 +23,12 @@ class View:
     """How a job is recorded.
 
     Attributes:
-        form: "files": every call that the rings still have, but for collectives that all members completed alike;
-            "live": what the collector keeps: instances with a call in flight or failed, disagreeing ones with their
-            neighbours, and each rank's newest calls.
-        ring: calls that each recorder keeps (files). ages: recorded (PyTorch's files do not have them).
-        ends_shown: False: the backend does not show when calls end. Live, an instance that all members have joined
-            then counts as complete, and of each rank only the newest call of each group is known to be open.
+        form: "files": all calls that the rings still have, except collectives that all members completed with arguments
+            that fit. "live": the calls that the collector keeps: instances with a call in flight or failed, instances
+            whose calls disagree, with their neighbours, and each rank's newest calls.
+        ring: calls that each recorder keeps (files). ages: calls have ages (not in PyTorch's files).
+        ends_shown: False: the backend does not show when calls end. Then, live, an instance that all members have
+            joined counts as complete, and only the newest call of each rank and group can be open.
     """
 
     form: Literal["files", "live"] = "files"
@@ -39,10 +39,10 @@ class View:
 
 @dataclass(slots=True)
 class Ends:
-    """How ranks ended, and what else is known of their processes.
+    """How ranks ended, and other facts about their processes.
 
     Attributes:
-        at: rank -> when it ended. infos: rank -> what is known of it, without its calls.
+        at: rank -> when it ended. infos: rank -> facts about its process, without its calls.
     """
 
     at: dict[int, float] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Ends:
 
 
 def without(found: Evidence, absent: frozenset[int]) -> Evidence:
-    """The evidence without these ranks' files."""
+    """Return the evidence without these ranks' files."""
     unheard = {rank: Rank(rank, ending=Ending.UNKNOWN, complete=False) for rank in absent}
     calls = [call for call in found.calls if call.rank not in absent]
     return replace(found, calls=calls, ranks={**found.ranks, **unheard})
@@ -59,10 +59,10 @@ def without(found: Evidence, absent: frozenset[int]) -> Evidence:
 def evidence(
     job: Simulation, view: View, now: float, ends: Ends | None = None, lags: Mapping[int, float] | None = None
 ) -> Evidence:
-    """What is known at ``now`` (seconds since the start of the job).
+    """Return the evidence at ``now`` (seconds since the start of the job).
 
     Args:
-        lags: rank -> seconds by which the newest record known of it is older than ``now``.
+        lags: rank -> seconds by which its newest known record is older than ``now``.
     """
     ends = ends or Ends()
     lags = lags or {}
@@ -78,7 +78,7 @@ def evidence(
             if any(call.ended > moments[rank] for call in lost):
                 ranks[rank].complete = False
             known[rank] = calls[len(lost) :]
-            if not view.ages:  # only the newest call in a file shows how many its rank has enqueued
+            if not view.ages:  # without a message in the file, nobody knows how many its rank has enqueued
                 kept = {call.op.group.id for call in known[rank] if call.op.is_message}
                 for call in lost:
                     if call.op.is_message and call.op.group.id not in kept:
@@ -103,7 +103,7 @@ def _until(calls: list[SimulatedCall], moment: float) -> list[SimulatedCall]:
 def _rank(
     rank: int, calls: list[SimulatedCall], moment: float, now: float, seen_by: float, view: View, ends: Ends
 ) -> Rank:
-    """``seen_by``: the time up to which all ranks are known."""
+    """``seen_by``: the time up to which the records of all ranks are known."""
     info = replace(ends.infos[rank]) if rank in ends.infos else Rank(rank)
     info.progress = {}
     if rank in ends.at and ends.at[rank] > moment:  # its end is not known yet
@@ -152,7 +152,7 @@ def _alike(calls: list[SimulatedCall]) -> bool:
 
 
 def is_decided(calls: list[SimulatedCall], moments: Mapping[int, float]) -> bool:
-    """All members are recorded to have completed it, with arguments that fit."""
+    """Return True if records show that all members completed the instance with arguments that fit."""
     return (
         len(calls) == len(calls[0].members)
         and _alike(calls)
