@@ -1,4 +1,4 @@
-"""Rank reports with arbitrary values, made from the schema, so that new keys are covered, too."""
+"""Rank reports with arbitrary values. They follow the schema, so new keys are covered, too."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _S = TypeVar("_S", bound=Section)
 
 _ANY_TEXT = st.sampled_from(["", "x", "a\udcff\N{ROCKET}"])
 _LONG = 70_000
-"""Characters of the longest texts. Texts with larger bounds, such as the ranks of groups, are not made longer."""
+"""Characters of the longest texts, even where a bound is larger, as for the ranks of groups."""
 _ANY_NUMBER = st.sampled_from([0, 1, -1, 2**63 - 1, 2**63, 2**64, 2**70, -(2**63)])
 _ANY_FLOAT = st.sampled_from([0.0, 0.5, -1.0, 3, 1e300, math.inf, -math.inf, math.nan])
 
 
 def sections(kind: type[_S], *, within: bool = True) -> st.SearchStrategy[_S]:
-    """Sections of a kind; not ``within``: of values of the right types that may be out of their bounds."""
+    """Sections of a kind. Without ``within`` the values have the right types, but may be out of bounds."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     fields = {field.name: values(field.type, within) for field in info.fields}
@@ -51,7 +51,7 @@ def values(kind: inspect.Type, within: bool) -> st.SearchStrategy[Any]:
 
 
 def lists(kind: inspect.VarTupleType, within: bool) -> st.SearchStrategy[tuple[Any, ...]]:
-    """Short ones; not ``within``: or one that is too long, of equal items."""
+    """Short lists. Without ``within`` also lists of equal items that are too long."""
     most = kind.max_length
     assert most is not None, "a list without a bound"
     items = values(kind.item_type, within)

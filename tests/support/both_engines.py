@@ -25,29 +25,25 @@ LIBRARIES: Final = (f"{Path(str(torch.__file__)).parent}/", f"{Path(capture_engi
 
 
 def fields_of(record: Record) -> dict[str, Any]:
-    """What is equal for equal calls: of the times, only whether they are known."""
+    """Return the fields that are equal for equal calls. Of times, these say only whether they are known."""
     values = record._asdict()
     values["ended_ns"] = values["ended_ns"] is not None
     values["waited_ns"] = "waited" if (record.waited_ns or 0) > POSTED else record.waited_ns
     del values["issued_ns"]
-    if not reduce_ops_are_readable(torch):  # by the Python engine
+    if not reduce_ops_are_readable(torch):  # the Python engine cannot read them
         values["signature"] = dataclasses.replace(record.signature, reduce_op=None)
     return values
 
 
 def _settle(reader: RingReader) -> None:
-    """Wait until no call is in flight: threads of gloo record the ends."""
+    """Wait until no call is in flight. gloo's threads record the ends."""
     deadline = time.monotonic() + PATIENCE
     while any(record.state == RecordState.IN_FLIGHT for record in reader.records()) and time.monotonic() < deadline:
         time.sleep(0.001)
 
 
 def recorded(engine: capture_engines.Engine, capacity: int, groups: list[Any], run: Callable[[Recorder], None]) -> Any:
-    """The records, progress and counters of what ``run`` did under an engine, once all its calls have ended.
-
-    Args:
-        run: given the recorder.
-    """
+    """Call ``run`` with a recorder, and return the records, progress and counters once all calls have ended."""
     capture_groups.forget_created()
     with tempfile.TemporaryDirectory() as folder:
         writer = engine.create_ring([Path(folder)], "ring", capacity, {"rank": 0})
@@ -68,7 +64,7 @@ def recorded(engine: capture_engines.Engine, capacity: int, groups: list[Any], r
 
 
 def engine_of(name: str) -> capture_engines.Engine:
-    """The engine of that name, with the kernel of the tests."""
+    """Return the engine of that name, with the tests' kernel."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(engines.CACHE))
         engine = capture_engines.choose(name, torch)
@@ -77,7 +73,7 @@ def engine_of(name: str) -> capture_engines.Engine:
 
 
 def both(capacity: int, groups: list[Any], run: Callable[[Recorder], None]) -> tuple[Any, Any]:
-    """`recorded` under the Python engine and under the compiled one."""
-    # On one line, for the call sites name it.
+    """Return `recorded` under the Python engine and under the compiled engine."""
+    # On one line, because call sites contain the line number.
     python, compiled = (recorded(engine_of(name), capacity, groups, run) for name in ("python", "compiled"))
     return python, compiled

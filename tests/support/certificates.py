@@ -11,7 +11,7 @@ import trustme
 
 
 class Certificates:
-    """A CA, a server's certificate for localhost and a client's, as PEM files."""
+    """A CA, a server's certificate for localhost and a client's certificate, as PEM files."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
@@ -25,7 +25,7 @@ class Certificates:
         write_certificate(self.ca.issue_cert("rank@job"), self.client_cert, self.client_key)
 
     def renew_server(self, days: float = 1.0) -> None:
-        """A new certificate; ``days`` below 0: one that has expired."""
+        """Replace the server's certificate. With ``days`` below 0 the new one has expired."""
         now = datetime.now(timezone.utc)
         start, end = now - timedelta(days=3), now + timedelta(days=days)
         issued = self.ca.issue_cert("localhost", "127.0.0.1", not_before=start, not_after=end)
@@ -47,7 +47,7 @@ class Certificates:
 
 
 def write_certificate(issued: trustme.LeafCert, cert: Path, key: Path) -> None:
-    """A certificate with its chain, and its key, put in place as a renewal does: each by renaming."""
+    """Write a certificate with its chain, and its key. Each file replaces the old one by renaming, as in a renewal."""
     chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
     for path, data in ((key, issued.private_key_pem.bytes()), (cert, chain)):
         fresh = path.with_suffix(".new")

@@ -33,7 +33,7 @@ class Collector(CollectorView):
         program: the beginning of its command line.
 
     Attributes:
-        authorization: the header with which its pages are fetched; empty: none.
+        authorization: the ``Authorization`` header of requests for pages; empty: none.
     """
 
     authorization = ""
@@ -59,7 +59,7 @@ class Collector(CollectorView):
         self.channel = grpc.insecure_channel(self.grpc)
 
     def _addresses(self) -> re.Match[str] | bool | None:
-        """The addresses at which it listens; True: it has ended."""
+        """Return the addresses at which the process listens; True: it has ended."""
         is_over = self.process.poll() is not None
         return re.search(r"gRPC on (\S+), HTTP on (\S+)", self.err_file.read_text(errors="replace")) or is_over
 
@@ -98,7 +98,7 @@ class Collector(CollectorView):
         return self.err_file.read_text()
 
     def resident(self) -> int:
-        """The most memory the process has ever had, in bytes."""
+        """Return the process's peak resident memory, in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"VmHWM:\s+(\d+) kB", status)
         assert found is not None, status
@@ -119,9 +119,9 @@ class Collector(CollectorView):
 
 
 def patched(**values: float) -> tuple[str, ...]:
-    """The beginning of the command line of a collector with other constants: ``package__module__NAME=value``.
+    """Return the beginning of a collector's command line with other constants: ``package__module__NAME=value``.
 
-    For times that a test would otherwise only wait out.
+    It shortens times that a test would only wait for.
     """
     lines = ["import sys", "from otel_fr.cli import main"]
     for name, value in values.items():
@@ -131,7 +131,8 @@ def patched(**values: float) -> tuple[str, ...]:
 
 
 STORED_FIRST = {"timeline__PUBLISH_PATIENCE": PATIENCE}
-"""For `patched`: what is published is on disk, or the disk has failed, however slow it is. So it survives a kill."""
+"""For `patched`: the collector publishes only after the data is on disk or the disk has failed, however slow the disk.
+So published data survives a kill."""
 
 
 @contextlib.contextmanager
@@ -151,10 +152,10 @@ def running(
 def start(
     folder: Path, number: int, *options: str, program: Sequence[str] = ()
 ) -> contextlib.AbstractContextManager[Collector]:
-    """Start ``number`` of a collector; all its starts share their data folder.
+    """Start a collector for the ``number``-th time. All starts share the data folder.
 
     Args:
-        program: as in `running`; empty: one that publishes what is `STORED_FIRST`.
+        program: as in `running`; empty: a collector patched with `STORED_FIRST`.
     """
     data = ("--data", str(folder / "data"))
     return running(folder / f"start-{number}", *data, *options, program=program or patched(**STORED_FIRST))

@@ -25,7 +25,7 @@ class CollectorView:
     """Incidents, metrics and pages of a collector.
 
     Attributes:
-        time: the time on which it runs.
+        time: the collector's time.
     """
 
     time: Time
@@ -79,15 +79,15 @@ class CollectorView:
         return self.causes()
 
     def metric(self, name: str, **labels: str) -> float:
-        """The value of one sample of /metrics; 0 if there is none."""
+        """Return the value of one sample of /metrics; 0 if there is none."""
         return next((value for own, value in self.samples(name) if labels.items() <= own.items()), 0.0)
 
     def deliveries(self, outlet: str, outcome: str = "sent") -> float:
-        """The number of an outlet's messages with this outcome. The store, if any, has noted those that were sent."""
+        """Return the number of an outlet's messages with this outcome. A store has noted those with outcome "sent"."""
         return self.metric("otel_fr_collector_deliveries_total", outlet=outlet, outcome=outcome)
 
     def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each sample of this name in /metrics."""
+        """Return labels and value of each sample of this name in /metrics."""
         from prometheus_client.parser import text_string_to_metric_families
 
         families = text_string_to_metric_families(self.get("/metrics"))

@@ -17,7 +17,7 @@ OTEL_FR = (sys.executable, "-m", "otel_fr.cli")
 
 
 def script_environment(**values: str) -> dict[str, str]:
-    """Of a program in tests/support/scripts: it finds this package wherever it is started."""
+    """Return the environment for a program of tests/support/scripts. It finds the package ``tests`` from any folder."""
     return {**os.environ, "PYTHONPATH": str(ROOT), **values}
 
 

@@ -13,9 +13,9 @@ from tests.support.waiting import PATIENCE
 
 
 def read_or_refused(files: Sequence[bytes]) -> None:
-    """Check that each file gives a dump, or a problem that says what is wrong, and that none ends its reader.
+    """Check that each file gives a dump or a clear problem, and that none ends the reading process.
 
-    Many at once: a process that reads files takes longer to start than to read a small one.
+    Pass many files at once: the reading process takes longer to start than to read a small file.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"trace_{rank}") for rank in range(len(files))]
@@ -46,7 +46,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 def outcomes(folder: Path, files: Mapping[str, bytes], seconds: float = 5.0) -> tuple[dict[str, str], int]:
-    """What a process says of each file that loads all of them, which must end in time; and the KiB that it took.
+    """Load the files in one process, which must end in time. Return its result for each file, and its memory in KiB.
 
     Args:
         seconds: CPU time for one file, as in `Limits`.

@@ -1,4 +1,4 @@
-"""Database files, and what may have happened to them since a program last closed them."""
+"""Database files, and damage that they may have suffered since a program last closed them."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "another program's": _other_program,
     "other tables": _other_tables,
 }
-"""By name: how a closed database file is damaged."""
+"""Name -> a function that damages a closed database file."""
 
 
 def spoil_pages(path: Path, first: int) -> None:
-    """Overwrite all pages from that one on (0: the first), as a broken disk would, in place."""
+    """Overwrite all pages from ``first`` on in place, as a broken disk would. Page 0 is the first."""
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(first * PAGE)

@@ -23,10 +23,10 @@ WATCHDOG = 0.1
 
 
 class DeviceJob:
-    """Each rank has a host that enqueues ahead, and one device that executes its calls in order.
+    """A job in which each rank has a host that enqueues ahead, and one device that executes its calls in order.
 
     Args:
-        untimed: share of the calls whose duration is still unknown when they are seen to have ended; 1: all.
+        untimed: share of the calls with a duration that is still unknown when their end is seen; 1: all.
 
     Attributes:
         now: the time on each device.
@@ -48,11 +48,11 @@ class DeviceJob:
         self._spans: list[list[SpanCall]] = [[] for _ in range(size)]
 
     def compute(self, rank: int, seconds: float) -> None:
-        """Let the rank's device execute kernels that are no calls."""
+        """Let the rank's device execute kernels that belong to no call."""
         self.now[rank] += seconds
 
     def collective(self, operation: str, ranks: Sequence[int], label: str = "default_pg") -> None:
-        """Make a collective that ends on all of its members at once, when the last has come."""
+        """Make a collective that ends on all members at once, when the last member has reached it."""
         group = Group(identity.group_id(label, ranks), label, label, tuple(ranks))
         end = max(self.now[rank] for rank in ranks) + TRANSFER
         for rank in ranks:

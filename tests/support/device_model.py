@@ -1,7 +1,7 @@
-"""Ranks with a host and a device each. Hosts issue calls and may run ahead; devices execute a group's calls in order.
+"""Ranks with a host and a device each. Hosts enqueue calls and may run ahead. Devices execute a group's calls in order.
 
 As in NCCL, a collective completes once every member's device has reached it, and sends and receives complete in pairs.
-Once nothing moves any more, the remaining state is evidence with known truth.
+When nothing moves any more, the state is evidence with known truth.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Machine:
     """A job.
 
     Attributes:
-        depth: calls that a host may have open (1: it waits for each).
+        depth: calls that a host may have in flight (1: it waits for each).
         stuck: rank -> number of records that its device finishes.
-        silent: rank -> records, up to the stuck one and from there on. The device still does its part of them, so that
-            others complete them, but the rank never sees them complete (as after an error of a GPU).
+        silent: rank -> the last record that its device executes. From the stuck record on, other ranks complete these
+            calls, but the rank never sees them complete (as after a GPU error).
     """
 
     programs: dict[int, list[Op]]
@@ -90,7 +90,7 @@ class Machine:
         return True
 
     def _execute(self, rank: int) -> bool:
-        """Let the device of ``rank`` turn to the next call of each queue. A call that all have reached completes."""
+        """Let the device of ``rank`` begin the next call of each queue. A call that all have begun completes."""
         moved = False
         for (owner, _), queue in self.queues.items():
             if owner != rank or not queue or rank in self.arrived[queue[0].place]:
@@ -116,7 +116,7 @@ class Machine:
                 queue.popleft()
 
     def evidence(self, *, ages: bool = True) -> Evidence:
-        """Return the recorders' evidence once nothing moves any more. ``ages``: whether the ages of calls are known."""
+        """Return the recorders' evidence when nothing moves any more. ``ages``: the ages of calls are known."""
         groups = {op.group.id: op.group for program in self.programs.values() for op in program}
         ranks = {rank: Rank(rank, idle=10.0) for rank in self.programs}
         calls = []
@@ -150,7 +150,10 @@ class Machine:
 
 
 def hybrid_groups(tp: int, dp: int, pp: int) -> list[Group]:
-    """The groups of tensor, data and pipeline parallelism: rank = (pp * DP + dp) * TP + tp; and the default group."""
+    """Return the default group, and the groups of tensor, data and pipeline parallelism.
+
+    rank = (pp * DP + dp) * TP + tp.
+    """
     world = tp * dp * pp
     rows = [tuple(range(i, i + tp)) for i in range(0, world, tp)]
     replicas = [tuple(range(i * tp * dp + t, (i + 1) * tp * dp, tp)) for i in range(pp) for t in range(tp)]
@@ -166,9 +169,9 @@ def hybrid_groups(tp: int, dp: int, pp: int) -> list[Group]:
 def hybrid_programs(
     rng: random.Random, groups: list[Group], steps: int, layer: list[str] | None = None
 ) -> dict[int, list[Op]]:
-    """Training steps of such a job: in each, the stages of a pipeline in turn, then what all stages do.
+    """Return the programs of a job with `hybrid_groups`. Each step has the pipeline's stages, then calls of all ranks.
 
-    ``layer``: the kinds of groups whose collectives a stage consists of, in order; by default random.
+    ``layer``: the kinds of groups in which a stage makes its collectives, in order; by default random.
     """
     of = {kind: [g for g in groups if g.description == kind] for kind in ("tp", "dp", "tp_dp", "pp", "default_pg")}
     programs: dict[int, list[Op]] = {rank: [] for rank in groups[0].ranks}

@@ -1,6 +1,6 @@
 """Helpers for tests of the compiled capture engine. The tests skip if it cannot be built.
 
-`make setup` puts the kernel into a cache of the tests. Otherwise, it is compiled here once, in about 20 s.
+`make setup` puts the kernel into the tests' cache. Otherwise this module compiles it once, in about 20 s.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ needs_ring_writer = pytest.mark.skipif(
 )
 
 CACHE = ROOT / "build" / "test-cache"
-"""``XDG_CACHE_HOME`` of the processes that must find the kernel."""
+"""``XDG_CACHE_HOME`` for processes that need the kernel."""
 
 ENGINES = ("python", "compiled")
 
@@ -42,7 +42,7 @@ def _kernel() -> Path:
 
 
 def kernel() -> Path:
-    """The compiled kernel for the installed torch; the test skips if there can be none."""
+    """Return the compiled kernel for the installed torch. Skips the test if it cannot be built."""
     from otel_fr.capture.native.build import BuildError
 
     if not HAS_RING_WRITER:
@@ -54,7 +54,7 @@ def kernel() -> Path:
 
 
 def settings(engine: str) -> dict[str, str]:
-    """The environment in which a process records with this engine; the test skips if it cannot."""
+    """Return the environment in which a process records with this engine. Skips the test if the engine cannot run."""
     if engine == "python":
         return {"OTEL_FR_CAPTURE_ENGINE": "python"}
     kernel()

@@ -11,7 +11,7 @@ from otel_fr.match import Signature
 
 
 def entries_of(items: Sequence[Entry]) -> Entries:
-    """Entries from `Entry` objects."""
+    """Return the objects as columns."""
     groups: Table[str] = Table()
     signatures: Table[Signature] = Table()
     labels: Table[Label] = Table()

@@ -12,7 +12,7 @@ from tests.support.verdicts import causes
 WINDOW = 2.0
 """Seconds after which a call in flight counts as waiting."""
 LONG = 9.0
-"""Seconds that a call in flight has lasted, and that a rank was idle, unless a test says otherwise."""
+"""Default age of a call in flight, and default idle time of a rank, in seconds."""
 
 FLOAT = ("Float",)
 SUM = Signature("all_reduce", ((4,),), ((4,),), FLOAT, FLOAT, "sum")
@@ -40,7 +40,7 @@ def call(
     stream: Stream = "collective",
     **more: Any,
 ) -> Call:
-    """A rank's part in the collective of that number of the group."""
+    """Return a rank's call in the group's collective of that number."""
     fields = {"record": number, "age": None if state is CallState.COMPLETED else LONG, **more}
     id_ = group if isinstance(group, str) else group.id
     return Call(rank=rank, group=id_, stream=stream, sequence_id=number, signature=signature, state=state, **fields)
@@ -57,7 +57,7 @@ def message(
     length: int = 4,
     **more: Any,
 ) -> Call:
-    """A send to ``peer`` or a receive from it, after all collectives. None: from any source."""
+    """Return a send to ``peer`` or a receive from it, recorded after all collectives. None: from any source."""
     sizes = ((length,),)
     signature = Signature(operation, sizes, sizes, FLOAT, FLOAT, peer=peer, tag=tag, any_source=peer is None)
     return call(rank, number, state, signature, stream="p2p", **{"record": 100 + number, **more})
@@ -71,12 +71,12 @@ def rank(
     counts: Mapping[str, tuple[int | None, int | None]] | None = None,
     **more: Any,
 ) -> Rank:
-    """A rank that has enqueued so many collectives of the default group.
+    """Return a rank that has enqueued ``reached`` collectives of the default group.
 
     Args:
         reached: None: it has not used the group.
         done: how many have completed; None: all.
-        counts: the same of groups by their id.
+        counts: other groups, by id: (enqueued, completed).
     """
     progress = {} if reached is None else {"w": Progress(reached, reached if done is None else done)}
     progress |= {id_: Progress(*own) for id_, own in (counts or {}).items()}
@@ -86,15 +86,15 @@ def rank(
 def judge(
     calls: Iterable[Call], ranks: Iterable[Rank], groups: Iterable[Group] = (WORLD,), world_size: int | None = None
 ) -> list[Finding]:
-    """What the engine finds."""
+    """Return the engine's findings."""
     by_id, by_rank = {group.id: group for group in groups}, {rank.rank: rank for rank in ranks}
     return diagnose(Evidence(groups=by_id, calls=list(calls), ranks=by_rank, window=WINDOW, world_size=world_size))
 
 
 def verdict(calls: Iterable[Call], ranks: Iterable[Rank], *groups: Group, size: int = 3) -> list[Finding]:
-    """What it finds in a job of so many ranks. ``groups``: other than the default group.
+    """Return the engine's findings in a job of ``size`` ranks. ``groups``: besides the default group.
 
-    No rank has completed a collective in which a call of its own has not ended.
+    Ranks' counts of completed collectives are lowered to fit their calls that have not ended.
     """
     calls, by_rank = list(calls), {info.rank: info for info in ranks}
     for one in calls:
@@ -106,7 +106,7 @@ def verdict(calls: Iterable[Call], ranks: Iterable[Rank], *groups: Group, size: 
 
 
 def cause(calls: Iterable[Call], ranks: Iterable[Rank], *groups: Group, size: int = 3) -> Finding:
-    """The one finding that no other explains."""
+    """Return the only cause."""
     (found,) = causes(verdict(calls, ranks, *groups, size=size))
     return found
 
@@ -114,13 +114,13 @@ def cause(calls: Iterable[Call], ranks: Iterable[Rank], *groups: Group, size: in
 def blamed(
     calls: Iterable[Call], ranks: Iterable[Rank], *groups: Group, size: int = 3
 ) -> list[tuple[Category, tuple[int, ...]]]:
-    """The category and the culprits of each finding that no other explains."""
+    """Return the category and the culprits of each cause."""
     found = causes(verdict(calls, ranks, *groups, size=size))
     return [(finding.category, finding.culprit_ranks) for finding in found]
 
 
 def finding(category: Category = Category.MISSING_RANK, **changed: Any) -> Finding:
-    """A finding as the engine makes it: rank 1 has not joined all_reduce number 5, in which ranks 0 and 2 wait."""
+    """Return a finding as the engine makes it: rank 1 has not joined all_reduce number 5; ranks 0 and 2 wait in it."""
     fields: dict[str, Any] = {
         "key": "w/collective/5", "rule": "absent_rank",
         "group": WORLD, "operation": "all_reduce", "sequence_id": 5, "stream": "collective",
@@ -130,4 +130,4 @@ def finding(category: Category = Category.MISSING_RANK, **changed: Any) -> Findi
 
 
 NO_CALL: Mapping[str, Any] = {"group": None, "operation": "", "sequence_id": None}
-"""What a finding has that shows in no call."""
+"""Fields of a finding that no call shows."""

@@ -1,7 +1,7 @@
 """`make example-incident`: one incident as its readers see it. docs/reference/incident.md has the webhook's text.
 
-A job of four ranks on two machines is played into a collector in this process, on its own clock, so that the text is
-always the same. The ranks' reports are made here; the collector and the commands make everything that follows.
+This module plays a job of four ranks on two machines into a collector in this process, on its own clock, so that the
+text is always the same. It makes the ranks' reports; the collector and the commands make everything else.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ JSON_WIDTH = 144
 BEGAN = datetime(2026, 3, 14, 3, 11, 20, tzinfo=timezone.utc).timestamp()
 """When three ranks begin to wait."""
 SEEN_AFTER = 47.0
-"""Seconds after that at which somebody looks."""
+"""Seconds from `BEGAN` to the moment at which the incident is shown."""
 WORLD, CULPRIT, STALL = 4, 2, 5.0
 JOB, SERVICE = "llama-7b", "train.py"
 COLLECTOR, JAEGER = "http://collector:8080", "http://jaeger:16686"
@@ -93,7 +93,7 @@ class Play:
         return BEGAN + self.now - self._waits_from
 
     def run(self) -> Incident:
-        """Play until somebody looks, and return the incident at that time."""
+        """Play until `SEEN_AFTER`, and return the incident at that time."""
         while self.now < self._waits_from + SEEN_AFTER:
             self.now = round(self.now + 0.5, 1)
             age = self.now - self._waits_from
@@ -168,19 +168,19 @@ class Play:
 
 
 def alert_of(play: Play) -> dict[str, Any]:
-    """What is posted to Alertmanager."""
+    """Return the alert that is posted to Alertmanager."""
     (alert,) = play.alertmanager._firing.values()
     return alert.payload(play.wall())
 
 
 def webhook_of(play: Play, incident: Incident) -> dict[str, Any]:
-    """What a webhook gets with the latest change."""
+    """Return the message to a webhook about the latest change."""
     links = links_of(LINKS, incident, play.wall())
     return Webhook("http://webhook").body(play.changes[-1].kind, incident, links)
 
 
 def terminal_of(play: Play, incident: Incident) -> str:
-    """What ``otel-fr incidents show`` prints."""
+    """Return the output of ``otel-fr incidents show``."""
     more = {"links": webhook_of(play, incident)["links"], "consequences": []}
     detail = typed(IncidentDetail, {**incident.data, **more})
     console = Console(file=io.StringIO(), highlight=False, width=WIDTH, color_system=None)
@@ -190,7 +190,7 @@ def terminal_of(play: Play, incident: Incident) -> str:
 
 
 def section() -> str:
-    """The part of the document from `BEGIN` to `END`."""
+    """Return the part of the document from `BEGIN` to `END`."""
     play = Play()
     incident = play.run()
     parts = [
@@ -207,7 +207,7 @@ def _fenced(kind: str, text: str) -> str:
 
 
 def _json(value: object, indent: int = 0, room: int = JSON_WIDTH) -> str:
-    """JSON in which each value that fits is in one line."""
+    """Return JSON that puts each value on one line if it fits."""
     short = json.dumps(value)
     if len(short) <= room - indent or not isinstance(value, dict | list):
         return short
@@ -222,7 +222,7 @@ def _json(value: object, indent: int = 0, room: int = JSON_WIDTH) -> str:
 
 @contextlib.contextmanager
 def _in_utc() -> Iterator[None]:
-    """Times of the terminal are local."""
+    """Use UTC in the block: the terminal shows local times."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = "UTC"
     time.tzset()

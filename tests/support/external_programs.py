@@ -39,7 +39,7 @@ needs_otelcol = pytest.mark.skipif(
 
 
 def load(path: str | Path) -> Any:
-    """One YAML or JSON document of deploy/."""
+    """Return one YAML or JSON document of deploy/."""
     return yaml.safe_load((DEPLOY / path).read_text())
 
 
@@ -48,7 +48,7 @@ def documents(path: Path) -> list[Any]:
 
 
 def get(url: str) -> Any:
-    """The JSON (or text) at an address; None while there is no answer."""
+    """Return the JSON (or text) at an address; None while there is no answer."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             text = answer.read().decode()
@@ -62,7 +62,7 @@ def get(url: str) -> Any:
 
 @contextlib.contextmanager
 def started(log: Path, *command: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose output goes to ``log``; ended with SIGTERM."""
+    """Run a process with its output in ``log``. SIGTERM ends it after the block."""
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **(env or {})})
     try:
@@ -77,7 +77,7 @@ def started(log: Path, *command: str, env: dict[str, str] | None = None) -> Iter
 
 
 def metric_names(page: str) -> set[str]:
-    """Every sample name that a metrics page can have, also of counters that have no sample yet."""
+    """Return every sample name that a metrics page can have, including counters without a sample so far."""
     names: set[str] = set()
     for family in text_string_to_metric_families(page):
         names |= {sample.name for sample in family.samples if not sample.name.endswith("_created")}
@@ -88,17 +88,17 @@ def metric_names(page: str) -> set[str]:
 
 
 def our_metrics(expression: str) -> set[str]:
-    """The metrics of ours that a PromQL expression names, without recording rules (``level:metric:operation``)."""
+    """Return otel-fr's metrics in a PromQL expression, without recording rules (``level:metric:operation``)."""
     return set(re.findall(r"(?<![\w:])otel_fr_\w+(?![\w:])", expression))
 
 
 def recorded(expression: str) -> set[str]:
-    """The recording rules that a PromQL expression names."""
+    """Return the recording rules in a PromQL expression."""
     return set(re.findall(r"\w+:otel_fr_\w+:\w+", expression))
 
 
 def known_metrics(folder: Path) -> set[str]:
-    """The names on the metrics page of a collector that has everything switched on that has metrics of its own."""
+    """Return the metric names of a collector in which every feature with metrics of its own is on."""
     absent = f"http://127.0.0.1:{free_port()}"
     options = ["--forward", absent, "--alertmanager", absent, "--webhook", absent, "--data", str(folder / "data")]
     with running(folder, *options) as collector:

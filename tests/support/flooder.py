@@ -1,4 +1,4 @@
-"""Processes that flood a collector with new jobs with dead ranks, in tenant team-a.
+"""Processes that flood a collector with new jobs that have dead ranks, in tenant team-a.
 
 python -m tests.support.flooder ADDRESS NUMBER: send without a pause until killed.
 """
@@ -19,12 +19,12 @@ from tests.support.paths import ROOT
 from tests.support.tokens import TEAM, bearer
 
 _SECONDS = 60.0
-"""Seconds after which a request is given up and the next one is sent."""
+"""Seconds after which a sender gives up a request and sends the next."""
 
 
 @contextlib.contextmanager
 def flooding(collector: Collector, senders: int) -> Iterator[None]:
-    """So many processes, each as fast as the collector takes its requests."""
+    """Run ``senders`` processes. Each sends as fast as the collector takes its requests."""
     command = [sys.executable, "-m", "tests.support.flooder", collector.grpc]
     processes = [subprocess.Popen([*command, f"{number}"], cwd=ROOT) for number in range(senders)]
     try:

@@ -16,7 +16,7 @@ from tests.support import hostile
 from tests.support.otlp_messages import logs_request, rank_resource, report_record, spans_request
 
 _MARK = b"#0000#"
-"""Stands for a number in requests that are made only once, because each takes seconds to make."""
+"""Placeholder for a number. The request is made only once, because that takes seconds."""
 DEAD_JOBS = 300
 """Jobs in one request of `dead_jobs`."""
 
@@ -33,7 +33,7 @@ class Sender(NamedTuple):
 
 
 def reports(bodies: Iterable[tuple[Sender, dict[str, Any]]]) -> bytes:
-    """A request of rank reports, each with a resource of its own."""
+    """Return a request of rank reports, each with its own resource."""
     entries = []
     for sender, body in bodies:
         full = {"v": 1, "rank": sender.rank, "n": 1, "stall_s": 1.0, "groups": [], **body}
@@ -50,7 +50,7 @@ def group(name: str, ranks: str, enqueued: int = 5, completed: int = 4) -> dict[
 
 
 def call(name: str = "g0", number: int = 5) -> dict[str, Any]:
-    """A call that has been in flight for 30 s."""
+    """Return a call that has been in flight for 30 s."""
     return {
         "g": name, "k": "collective", "seq": number, "op_id": number, "rec": number, "i": 0, "op": "all_reduce",
         "be": "gloo", "in": [[3]], "idt": ["Float"], "out": [[3]], "odt": ["Float"], "ro": "sum", "st": "scheduled",
@@ -70,7 +70,7 @@ def dead_jobs(number: int, tenant: str) -> bytes:
 
 
 def stalled_job(number: int, tenant: str) -> bytes:
-    """A job that waits in three calls, each rank with stacks, sizes and call sites of its own."""
+    """A job that waits in three calls. Each rank has its own stacks, sizes and call sites."""
     return _numbered(_stalled_job(tenant), number)
 
 
@@ -96,7 +96,7 @@ def _stalled_job(tenant: str, ranks: int = 1_000) -> bytes:
 
 
 def many_groups(number: int, tenant: str, ranks: int = 400, groups: int = 80) -> bytes:
-    """A job of many ranks in many groups, each of them of most ranks."""
+    """A job of many ranks in many groups. Each group has most of the ranks."""
     names = [(f"{number}-{index}", f"0-{ranks - 1 - index}") for index in range(groups)]
     bodies = [
         (Sender(f"{tenant}groups-{number}", rank, ranks), {"groups": [group(*name) for name in names]})
@@ -106,7 +106,7 @@ def many_groups(number: int, tenant: str, ranks: int = 400, groups: int = 80) ->
 
 
 def calls_in_flight(number: int, tenant: str, count: int = 20_000) -> bytes:
-    """Spans of one rank, of as many collectives that no other rank joins, each with sizes of its own."""
+    """Spans of one rank, of ``count`` collectives that no other rank joins, each with its own sizes."""
     sender = Sender(f"{tenant}spans-{number % 8}", 0, 64)
     more: dict[str, Any] = {semconv.STATE: "scheduled"}
     sizes: Iterable[dict[str, Any]] = ({semconv.INPUT_SIZES: f"[[{index}, {number}]]"} for index in range(count))

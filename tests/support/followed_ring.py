@@ -1,4 +1,4 @@
-"""A ring that a test writes call by call, with the reader with which a monitor follows it."""
+"""A ring that a test writes call by call, and a monitor's reader of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.rings import FRAME, float_signature
 
 
 class FollowedRing:
-    """One rank's ring. ``meta``: of the ring."""
+    """One rank's ring. ``meta``: the ring's metadata."""
 
     def __init__(self, folder: Path, capacity: int = 100, meta: Mapping[str, object] | None = None) -> None:
         self.writer = RingWriter.create([folder], "ring", capacity, dict(meta or {}))
@@ -21,7 +21,7 @@ class FollowedRing:
     def add_group(
         self, number: int, name: str = "", description: str = "", backend: str = "gloo", *, is_serial: bool = False
     ) -> int:
-        """A group of two ranks; returns its number in the ring."""
+        """Add a group of two ranks. Returns its number in the ring."""
         name = name or str(number)
         group = GroupDef(f"{number:016d}", name, description, (0, 1), backend, number, is_serial=is_serial)
         return self.writer.add_group(group)
@@ -38,7 +38,7 @@ class FollowedRing:
         """Enqueue a call at ``at`` (monotonic ns): by default an all-reduce, and the group's next number.
 
         Returns:
-            what `RingWriter.complete` takes for it: ticket, group, number.
+            the arguments of `RingWriter.complete` for this call: ticket, group, number.
         """
         if number is None:
             self._numbers[group] += 1

@@ -1,4 +1,4 @@
-"""The freezer of cgroup v2: frozen processes do not run, and cannot notice it."""
+"""The freezer of cgroup v2. Frozen processes do not run, and cannot notice it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def hierarchy() -> Path | None:
-    """Where cgroups can be made; None: nowhere."""
+    """Return the folder in which this process can make cgroups; None: there is none."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, where, kind, *_ = line.split()
         if kind == "cgroup2" and os.access(where, os.W_OK):
@@ -20,7 +20,7 @@ def hierarchy() -> Path | None:
 
 @contextlib.contextmanager
 def frozen(pids: Iterable[int], root: Path) -> Iterator[None]:
-    """These processes do not run in the block. ``root``: as in `hierarchy`."""
+    """Freeze processes during the block. ``root``: from `hierarchy`."""
     group = Path(tempfile.mkdtemp(prefix="otel-fr-frozen-", dir=root))
     try:
         _move(pids, group)

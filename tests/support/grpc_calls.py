@@ -22,7 +22,7 @@ def stream(channel: grpc.Channel, method: str) -> grpc.UnaryStreamMultiCallable[
 
 
 def refused(send: Callable[[], object]) -> grpc.StatusCode:
-    """The status with which the call is refused."""
+    """Return the status with which the server refuses the call."""
     with pytest.raises(grpc.RpcError) as caught:
         send()
     code: grpc.StatusCode = caught.value.code()

@@ -15,7 +15,7 @@ POLL_SECONDS = 0.05
 
 
 def waited_for_processor(thread: Path) -> float:
-    """Seconds that a thread was ready to run while others had the processors (Documentation/scheduler/sched-stats)."""
+    """Return the seconds in which a thread was ready, but others ran (Documentation/scheduler/sched-stats)."""
     try:
         return int((thread / "schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
@@ -25,7 +25,7 @@ def waited_for_processor(thread: Path) -> float:
 class HealthWatch:
     """Asks /healthz again and again, in a thread of its own.
 
-    Time that other programs on a busy machine take from the asking and the answering thread does not count.
+    Latencies do not include the time in which other programs kept the asking or the answering thread from a processor.
 
     Attributes:
         latencies: seconds, one for each answer.
@@ -61,7 +61,7 @@ class HealthWatch:
             self.ask()
 
     def end(self) -> None:
-        """Stop asking. The answer that is awaited still counts."""
+        """Stop asking. The request in flight still counts."""
         self._end.set()
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Requests of a hostile client: few bytes when compressed, but as much as possible for the collector to keep."""
+"""A hostile client's requests: few bytes when compressed, but as much as possible for the collector to keep."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def span(number: int, group: str = "g", size: int = 64, end: str = "", dtypes: S
 
 
 def long_tails(number: int) -> bytes:
-    """14 MiB of spans, each with another long text after its attributes."""
+    """14 MiB of spans, each with a different long text after its attributes."""
     return spans_request(_RANK, [span(i, end=f"{number}-{i}-" + "x" * 200_000) for i in range(70)])
 
 
 def long_sites(number: int) -> bytes:
-    """Spans, each with a call site of its own."""
+    """Spans, each with its own call site."""
     sites: Iterator[dict[str, Any]] = ({semconv.CODE_FILE: f"{number}-{i}" + WIDE * 1_000} for i in range(300))
     return spans_request(_RANK, [span(i, **site) for i, site in enumerate(sites)])
 
 
 def long_names(number: int) -> bytes:
-    """Spans, each with a group of its own."""
+    """Spans, each with its own group."""
     texts: dict[str, Any] = {semconv.GROUP_NAME: WIDE * 1_000, semconv.GROUP_DESCRIPTION: WIDE * 1_000}
     return spans_request(_RANK, [span(i, f"{number}-{i}" + WIDE * 200, **texts) for i in range(200)])
 
 
 def long_dtypes(number: int) -> bytes:
-    """Spans with long names of dtypes."""
+    """Spans with long dtype names."""
     names = ([f"{number}-{i}-{j}" + WIDE * 900 for j in range(60)] for i in range(10))
     return spans_request(_RANK, [span(i, dtypes=own) for i, own in enumerate(names)])

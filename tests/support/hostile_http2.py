@@ -24,7 +24,7 @@ SECONDS = 30.0
 """Seconds after which a server that reads nothing more has stopped the attack."""
 
 Attack = Callable[[socket.socket], Iterator[bytes]]
-"""Yields what is sent after the preface, piece by piece, without end."""
+"""Yields the bytes to send after the preface, piece by piece, without end."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -32,24 +32,24 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def settings(**values: int) -> bytes:
-    """By their numbers, as ``_4`` for the initial window (RFC 9113, 6.5.2)."""
+    """Return a SETTINGS frame. Keys are the settings' numbers: ``_4`` is the initial window (RFC 9113, 6.5.2)."""
     return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", int(key[1:]), value) for key, value in values.items()))
 
 
 def literal(name: bytes, value: bytes, keep: bool = False) -> bytes:
-    """A header as it is; ``keep``: in the table, too."""
+    """Return a literal header. ``keep``: the server also adds it to its table."""
     return bytes((0x40 if keep else 0,)) + _text(name) + _text(value)
 
 
 def request(path: bytes = LOGS) -> bytes:
-    """The headers of a gRPC call."""
+    """Return the headers of a gRPC call."""
     given = {b":method": b"POST", b":scheme": b"http", b":path": path, b":authority": b"a"}
     given |= {b"content-type": b"application/grpc", b"te": b"trailers"}
     return b"".join(literal(name, value) for name, value in given.items())
 
 
 def _text(value: bytes) -> bytes:
-    """A text, with its length in 7 bits and more (RFC 7541, 5.1)."""
+    """Return a text after its length, an integer with a 7-bit prefix (RFC 7541, 5.1)."""
     if len(value) < 127:
         return bytes((len(value),)) + value
     size, rest = bytearray((127,)), len(value) - 127
@@ -91,7 +91,7 @@ def endless_headers(client: socket.socket) -> Iterator[bytes]:
 
 
 def unread_answers(_: socket.socket) -> Iterator[bytes]:
-    """Requests whose answers find no window, and nobody who reads."""
+    """Requests for answers that get no window and that nobody reads."""
     yield settings(_4=0)
     yield from _requests(request(b"/x/" + b"y" * 200))
 
@@ -106,7 +106,7 @@ def _read_in_a_thread(client: socket.socket) -> None:
 
 
 def attack(address: str, kind: Attack, size: int) -> int:
-    """Send so many bytes, fewer if the server closes the connection or stops to read; returns how many."""
+    """Send ``size`` bytes, fewer if the server closes the connection or stops reading. Returns how many were sent."""
     host, _, port = address.rpartition(":")
     sent = 0
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), SECONDS) as client:
@@ -120,7 +120,7 @@ def attack(address: str, kind: Attack, size: int) -> int:
 
 
 def pinged(address: str, times: int, pause: float) -> str:
-    """What a server says as it ends a connection on which nothing comes but pings (its GOAWAY); "": it continues.
+    """Send only pings. Return the text of the GOAWAY with which the server ends the connection; "": it continues.
 
     Args:
         pause: seconds after each ping.
@@ -141,7 +141,7 @@ def pinged(address: str, times: int, pause: float) -> str:
 
 
 def _until(client: socket.socket, moment: float) -> bytes:
-    """What comes until then (monotonic), or until the other end closes."""
+    """Return the bytes received until ``moment`` (monotonic), or until the other end closes."""
     received = b""
     while (left := moment - time.monotonic()) > 0:
         client.settimeout(left)

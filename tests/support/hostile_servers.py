@@ -1,4 +1,4 @@
-"""Servers that accept connections and then do not behave as HTTP servers should."""
+"""Servers that accept connections and then do not behave like HTTP servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP = 0.2
 
 @contextlib.contextmanager
 def hostile_server(behaviour: Behaviour) -> Iterator[str]:
-    """A server on a free port; gives its URL."""
+    """Run a server on a free port, and yield its URL."""
     ended = threading.Event()
     connections: list[socket.socket] = []
 
@@ -50,13 +50,13 @@ def hangs(_: socket.socket, ended: threading.Event) -> None:
 
 
 def greets(connection: socket.socket, _: threading.Event) -> None:
-    """Says which protocol it speaks, as SSH does, and ends."""
+    """Names another protocol, as an SSH server does, and closes the connection."""
     connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
     connection.recv(1 << 16)
 
 
 def drips(connection: socket.socket, ended: threading.Event) -> None:
-    """Answers byte by byte, without an end."""
+    """Answers byte by byte, without end."""
     head = b"HTTP/1.1 200 OK\r\nX-Long: "
     for byte in itertools.chain(head, itertools.repeat(b"x"[0])):
         connection.sendall(bytes((byte,)))
@@ -65,7 +65,7 @@ def drips(connection: socket.socket, ended: threading.Event) -> None:
 
 
 def bomb(size: int, status: int = 200) -> Behaviour:
-    """Answers each request with zeros that are ``size`` bytes, of whole MiB, once they are decompressed."""
+    """Return a behaviour that answers with compressed zeros: ``size`` bytes (whole MiB) after decompression."""
     packer, piece = zlib.compressobj(wbits=31), bytes(1 << 20)
     body = b"".join(packer.compress(piece) for _ in range(size >> 20)) + packer.flush()
     head = f"HTTP/1.1 {status} OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -78,7 +78,7 @@ def bomb(size: int, status: int = 200) -> Behaviour:
 
 
 def floods(connection: socket.socket, _: threading.Event) -> None:
-    """Answers with a body that has no end."""
+    """Answers with an endless body."""
     connection.recv(1 << 16)
     connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     while True:

@@ -1,4 +1,4 @@
-"""HTTP servers of tests, each in a thread."""
+"""HTTP servers for tests, each in a thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Logs nothing."""
+    """A request handler that logs nothing."""
 
     def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
@@ -28,7 +28,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def start(handler: type[Handler], tls: tuple[Path, Path] | None = None) -> ThreadingHTTPServer:
-    """``tls``: files of its key and its certificate."""
+    """Start a server in a thread. ``tls``: files of its key and its certificate."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     if tls is not None:

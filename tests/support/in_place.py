@@ -15,7 +15,7 @@ class InPlace:
     """Like `Aside`: the work sees the memory as it is now, its result is a copy, and the event loop has a turn first.
 
     Args:
-        go: the work ends once this is set, in a test that plays what comes before; None: at once.
+        go: the result is there once this is set, so that a test can do something before; None: at once.
     """
 
     def __init__(self, work: Callable[[], Any], go: asyncio.Event | None = None) -> None:

@@ -24,14 +24,14 @@ _EXAMPLE: dict[str, Any] = {
 
 
 def incident_data(**changed: object) -> CollectorIncidentData:
-    """Rank 1 is missing in an all_reduce of two ranks. ``changed``: keys with other values."""
+    """Return an incident: rank 1 is missing in an all_reduce of two ranks. ``changed``: keys with other values."""
     return typed(CollectorIncidentData, {**_EXAMPLE, **changed})
 
 
 def incident_change(
     job: str = "job-7", number: str = "abc", kind: ChangeKind = ChangeKind.OPENED, **changed: Any
 ) -> IncidentChange:
-    """Rank 1 is missing in a job; ``changed``: attributes of the finding."""
+    """Return a change of an incident: rank 1 is missing in a job. ``changed``: attributes of the finding."""
     group = Group("g", "0", "default_pg", (0, 1))
     given = {"summary": "rank 1 did not join", "group": group, "category": Category.MISSING_RANK, **changed}
     finding = Finding(

@@ -1,4 +1,4 @@
-"""HTTP servers to which incidents are posted in tests."""
+"""HTTP servers that receive incidents in tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.http_servers import Handler, start
 
 
 class Receiver:
-    """Keeps every request it gets: method, path, headers, body. ``status``: its answer; ``reply``: the body of it."""
+    """Keeps every request: method, path, headers, body. ``status``: of its answers; ``reply``: status and body."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
@@ -38,7 +38,7 @@ class Receiver:
 
 
 class AlertSink(Receiver):
-    """A small server of Alertmanager's POST /api/v2/alerts, which keeps the alerts that it accepts."""
+    """Accepts Alertmanager's POST /api/v2/alerts, and keeps the alerts."""
 
     def __init__(self) -> None:
         self.posts: list[list[dict[str, Any]]] = []
@@ -53,9 +53,9 @@ class AlertSink(Receiver):
 class FakeGrafana(Receiver):
     """Checks the documented contract of Grafana's annotations HTTP API, and keeps annotations as Grafana would.
 
-    Grafana itself cannot be installed from the package sources of these tests. The checks follow
+    Grafana is in no package source of these tests. The checks follow
     grafana.com/docs/grafana/latest/developers/http_api/annotations: POST needs text and times in milliseconds and
-    answers with an id; PATCH takes the same fields, all optional; GET finds by all of the given tags.
+    answers with an id; PATCH takes the same fields, all optional; GET finds annotations with all given tags.
     """
 
     TOKEN = "glsa_0123456789"

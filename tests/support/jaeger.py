@@ -23,20 +23,20 @@ class Jaeger:
     metrics: str
 
     def spans(self, trace_id: str) -> list[dict[str, Any]]:
-        """Return the spans of a trace that it has so far."""
+        """Return the spans that Jaeger has of a trace so far."""
         traces = (get(f"http://{self.query}/api/traces/{trace_id}") or {}).get("data")
         found: list[dict[str, Any]] = traces[0]["spans"] if traces else []
         return found
 
     def traces(self, service: str) -> list[dict[str, Any]]:
-        """Return all traces of a service that it has so far."""
+        """Return all traces that Jaeger has of a service so far."""
         found: list[dict[str, Any]] = (
             get(f"http://{self.query}/api/traces?service={service}&limit=5000&lookback=1h") or {}
         ).get("data") or []
         return found
 
     def services(self) -> list[str]:
-        """Return names of the services from which it has traces."""
+        """Return the names of services with traces in Jaeger."""
         return sorted((get(f"http://{self.query}/api/services") or {}).get("data") or [])
 
 
@@ -56,4 +56,4 @@ def running_jaeger(folder: Path) -> Iterator[Jaeger]:
     with started(log, str(JAEGER), "--config", str(DEPLOY / "jaeger" / "jaeger.yaml"), env=env) as process:
         assert wait_for(lambda: get(f"http://{env['JAEGER_HEALTH']}/status")), log.read_text()
         yield Jaeger(env["JAEGER_OTLP_GRPC"], env["JAEGER_QUERY_HTTP"], metrics)
-        process.kill()  # it takes ten seconds to end well
+        process.kill()  # a clean end takes ten seconds

@@ -10,5 +10,5 @@ from otel_fr.api_answers import JobDetail
 
 
 async def job_answer(run: Run, book: IncidentBook, now: float, wall: float, *asked: int) -> JobDetail:
-    """Return the API's answer. ``now``, ``wall``: monotonic and Unix time. ``asked``: ranks that are asked for."""
+    """Return the API's answer. ``now``, ``wall``: monotonic and Unix time. ``asked``: ranks that the request names."""
     return await detail(run, await picture(run, book, now, wall), now, asked)

@@ -1,4 +1,4 @@
-"""Tests that only `make test-all` runs: further cases of jobs that a shorter test also covers."""
+"""Tests that only `make test-all` runs: further cases of tests that always run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def all_but(short: Iterable[Case], cases: Iterable[Case]) -> list[ParameterSet]:
     """Return the cases as a test's parameters, with all but the ``short`` ones marked as long.
 
     Raises:
-        ValueError: a short one is not among the cases.
+        ValueError: a short case is not among the cases.
     """
     kept, every = set(short), list(cases)
     if unknown := kept.difference(every):

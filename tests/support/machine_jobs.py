@@ -26,11 +26,11 @@ RANKS = 2
 STALL = 3.0
 """OTEL_FR_STALL_SECONDS of the job."""
 SETTLED, LONGEST = 8.0, 40.0
-"""Seconds without a change of an incident after which none is expected; and after which it is looked at in any case."""
+"""`HostCollector.settle` returns after so many seconds without a change of an incident, or after so many at most."""
 
 
 class HostCollector:
-    """A collector that runs on a host, and the changes that it has published."""
+    """A collector on a host, and the changes that it has published."""
 
     def __init__(self, host: Host, folder: Path, *options: str) -> None:
         folder.mkdir()
@@ -41,7 +41,7 @@ class HostCollector:
         until(lambda: "gRPC on" in log.read_text())
 
     def settle(self) -> None:
-        """Wait until nothing new has been published for `SETTLED` seconds, `LONGEST` at most."""
+        """Wait until nothing new has been published for `SETTLED` seconds, but at most `LONGEST` seconds."""
         end = time.monotonic() + LONGEST
         known, since = -1, time.monotonic()
         while time.monotonic() < min(since + SETTLED, end):
@@ -50,25 +50,25 @@ class HostCollector:
             time.sleep(0.1)
 
     def heard(self) -> int:
-        """Return how many ranks of jobs it hears of now."""
+        """Return how many running ranks the collector shows."""
         text = self.host.output("curl", "-s", f"{_API}/jobs")
         return sum(job["ranks"].get("running", 0) for job in json.loads(text)["jobs"])
 
     def slow_links(self) -> list[dict[str, Any]]:
-        """Return the slow links of the only job, as its API names them."""
+        """Return the only job's slow links, from the API."""
         (job,) = json.loads(self.host.output("curl", "-s", f"{_API}/jobs"))["jobs"]
         found = json.loads(self.host.output("curl", "-s", f"{_API}/jobs/{job['id']}"))["slow_links"]
         assert isinstance(found, list)
         return found
 
     def metric(self, name: str, **labels: str) -> float:
-        """Return the sum of its samples of /metrics that have these labels."""
+        """Return the sum of the samples of /metrics with these labels."""
         families = text_string_to_metric_families(self.host.output("curl", "-s", "http://127.0.0.1:8080/metrics"))
         samples = [one for family in families for one in family.samples if one.name == name]
         return sum(one.value for one in samples if labels.items() <= one.labels.items())
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return each change that it has published."""
+        """Return each published change."""
         return [json.loads(line) for line in self._file.read_text().splitlines()]
 
     def causes(self) -> list[dict[str, Any]]:
@@ -81,10 +81,10 @@ def start_node_collector(host: Host, folder: Path, to: Host) -> str:
 
     Args:
         folder: for its queue and its log.
-        to: the host of otel-fr's collector, which may begin later.
+        to: the host of otel-fr's collector, which may start later.
 
     Returns:
-        its endpoint for programs on the same host.
+        the endpoint for programs on the same host.
     """
     env = {**_environment(), "OTEL_FR_ENDPOINT": f"{to.name}:4317", "QUEUE": str(folder / f"queue-{host.name}")}
     log = folder / f"otelcol-{host.name}.log"
@@ -94,12 +94,12 @@ def start_node_collector(host: Host, folder: Path, to: Host) -> str:
 
 
 class HostJob:
-    """A job with two ranks on each of the hosts. The first host keeps the rendezvous' store.
+    """A job with two ranks on each host. The first host has the rendezvous store.
 
     Args:
-        collector: None: there is none.
-        rdzv: torchrun's backend.
-        nodes: as in torchrun.
+        collector: None: the ranks have no collector.
+        rdzv: torchrun's ``--rdzv-backend``.
+        nodes: torchrun's ``--nnodes``.
         env: added to the ranks' environment; may name another endpoint.
     """
 
@@ -130,7 +130,7 @@ class HostJob:
     def join(self, host: Host) -> None:
         """Start the agent of a host."""
         command = [
-            *torchrun.FRESH,  # a server that forks ranks is on none of the hosts
+            *torchrun.FRESH,  # the servers that fork ranks do not run on the hosts
             *(f"--nnodes={self._nodes}", f"--nproc-per-node={RANKS}", f"--max-restarts={self._restarts}"),
             *(*self._rdzv, "--rdzv-conf=last_call_timeout=1", str(JOBS / "hosts.py"), str(self.folder)),
         ]
@@ -149,7 +149,7 @@ class HostJob:
         return found
 
     def wait_steps(self, ranks: int, more: int = 20) -> None:
-        """Wait until all ranks, ``ranks`` of them, have done ``more`` further steps, in this attempt or a later one."""
+        """Wait until the job has ``ranks`` ranks, and each has done ``more`` further steps or a new attempt's first."""
         begun = self.steps()
 
         def has_moved(rank: int, step: int, world: int, where: tuple[str, ...]) -> bool:
@@ -164,7 +164,7 @@ class HostJob:
         (self.folder / name).touch()
 
     def stop(self) -> dict[str, int]:
-        """Let the job end well, and return the exit statuses of its agents."""
+        """Let the job end cleanly, and return the exit statuses of its agents."""
         self.touch("stop")
         return {name: agent.wait(PATIENCE) for name, agent in self.agents.items()}
 

@@ -1,4 +1,4 @@
-"""The table "several machines" (benchmarks/RESULTS.md): a row for each case of `make machines`, printed at the end."""
+"""The table "several machines" (benchmarks/RESULTS.md), which `make machines` prints: a row for each case."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from otel_fr.incident import unix
 
 COLUMNS = ("case", "truth", "verdict", "seconds to it", "host named", "last line of otel-fr in each host's log")
 MAX_LINE = 110
-"""Characters of a log's line."""
+"""Most characters of a log's line in the table."""
 _SAID = re.compile(r"otel-fr(?:\[rank \d+\])?: (?!files of )(.+)")
 """A line about the job, except lines about files."""
 
 
 class Table:
-    """A plugin of pytest."""
+    """A pytest plugin that prints the table."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, ...]] = []
@@ -28,10 +28,10 @@ class Table:
     def add(
         self, case: str, truth: str, since: float, causes: Sequence[Mapping[str, Any]], logs: Mapping[str, Path]
     ) -> None:
-        """Note a case.
+        """Add a case.
 
         Args:
-            since: Unix seconds at which its fault began.
+            since: Unix time at which the fault began, in seconds.
             causes: incidents that are causes.
             logs: host -> its log.
         """
@@ -54,7 +54,7 @@ def named(cause: Mapping[str, Any]) -> set[str]:
 
 
 def _told(cause: Mapping[str, Any], hosts: Iterable[str]) -> set[str]:
-    """Return the hosts that its summary names."""
+    """Return the hosts that the incident's summary names."""
     return {host for host in hosts if re.search(rf"\b{host}\b", cause["summary"])}
 
 
@@ -65,7 +65,7 @@ def _verdict(cause: Mapping[str, Any]) -> str:
 
 
 def _last_lines(logs: Mapping[str, Path]) -> Iterator[str]:
-    """Yield the last line of each host's log. Hosts with the same line are named together."""
+    """Yield the last line of each host's log about the job, once for all hosts with the same line."""
     hosts: dict[str, list[str]] = {}
     for host, log in logs.items():
         found = _SAID.findall(log.read_text(errors="replace")) or ["-"]

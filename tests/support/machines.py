@@ -1,6 +1,6 @@
-"""Several hosts on this machine, by Linux' namespaces, with a switch between them at which links can be cut.
+"""Several hosts on this machine, made with Linux namespaces, and a switch that can cut their links.
 
-Each has its own network, host name, processes, /tmp and /dev/shm:
+Each host has its own network, host name, processes, /tmp and /dev/shm:
 
     with machines(folder, "n0", "n1") as (n0, n1):
         n0.start([...], folder / "log")
@@ -8,7 +8,7 @@ Each has its own network, host name, processes, /tmp and /dev/shm:
         n1.slow()       # its link passes 256 kbit/s
         n1.kill()       # its processes end, as by SIGKILL
 
-``folder`` and the project are on all hosts, like on a shared file system. Hosts find each other by name.
+``folder`` and the project are on all hosts, as on a shared file system. Hosts find each other by name.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.support.waiting import PATIENCE, wait_for
 
 _NET = "10.77.0"
 _NOWHERE = "02:00:00:00:ff:ff"
-"""An address that no host has. What is sent to it is lost, without notice to its sender."""
+"""An address that no host has. Packets to it are lost, and the sender gets no notice."""
 _OWN = ("/tmp", "/dev/shm")
 """Folders that each host has of its own."""
 _UNSHARE = ("setpriv", "--pdeathsig", "KILL", "unshare")
-"""The beginning of a command that starts a process in new namespaces. It ends with this process, however that ends."""
+"""The beginning of a command for a process in new namespaces. The process ends with this one, however this one ends."""
 _PREPARE = """
 set -e
 hostname {name}
@@ -46,15 +46,15 @@ set +e
 sleep infinity &
 wait
 """
-"""What a host's first process does. bash takes in the ends of processes that have lost their parents."""
+"""The script of a host's first process. bash reaps processes that have lost their parents."""
 
 
 _SLOW = "tc qdisc replace dev {device} root tbf rate 256kbit burst 2kb latency 2s"
-"""What is sent waits in a queue."""
+"""Packets wait in a queue."""
 
 
 class Switch:
-    """Connects the hosts' links: a network of its own with a bridge, as long as its process lives."""
+    """Connects the hosts' links. It is a network namespace with a bridge, and exists as long as its process lives."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -66,11 +66,11 @@ class Switch:
         self.ip("link set switch up")
 
     def ip(self, command: str) -> None:
-        """Run a command of ip(8) in its network."""
+        """Run a command of ip(8) in the switch's network."""
         self.run(f"ip {command}")
 
     def run(self, command: str) -> None:
-        """Run a command in its network."""
+        """Run a command in the switch's network."""
         _run("nsenter", "-t", str(self._process.pid), "-n", *command.split())
 
     def close(self) -> None:
@@ -112,8 +112,8 @@ class Host:
     def _connect(self, number: int, count: int) -> None:
         """Connect the host to the switch.
 
-        It knows the others' hardware addresses, as a router does, so that nothing on the way to a host shows that it is
-        gone.
+        The host knows the others' hardware addresses, as a router does, so nothing on the way to a host shows that it
+        is gone.
         """
         self._switch.ip(f"link add {self._port} type veth peer name eth0 netns {self._init}")
         self._switch.ip(f"link set {self._port} master switch up")
@@ -157,7 +157,7 @@ class Host:
         return done.stdout
 
     def cut(self) -> None:
-        """Take the host's link from the switch: what it sends, or is sent to it, is lost."""
+        """Take the host's link from the switch. All packets from and to the host are lost."""
         self._switch.ip(f"link set {self._port} nomaster")
 
     def mend(self) -> None:
@@ -165,7 +165,7 @@ class Host:
         self._switch.ip(f"link set {self._port} master switch")
 
     def slow(self) -> None:
-        """Have the host's link pass 256 kbit/s in each direction. Skips the test if the kernel cannot."""
+        """Limit the host's link to 256 kbit/s in each direction. Skips the test if the kernel cannot."""
         try:
             _run(*self._enter(), *_SLOW.format(device="eth0").split())
         except AssertionError as error:
@@ -173,7 +173,7 @@ class Host:
         self._switch.run(_SLOW.format(device=self._port))
 
     def cut_from(self, other: Host) -> None:
-        """Lose what these two hosts send to each other. Both reach all other hosts."""
+        """Lose all packets between these two hosts. Both still reach the other hosts."""
         for one, to in ((self, other), (other, self)):
             one._find(to.address, _NOWHERE)
 
@@ -183,15 +183,15 @@ class Host:
             one._find(to.address, to._own_hardware)
 
     def kill(self) -> None:
-        """End the host's processes at once. Their connections close, so that others notice, unless its link is cut."""
+        """End the host's processes at once. Their connections close, and others notice unless the link is cut."""
         if self._process.poll() is None:
-            os.kill(self._init, signal.SIGKILL)  # the host's first process: the kernel ends all others with it
+            os.kill(self._init, signal.SIGKILL)  # the first process: with it, the kernel ends all others of the host
             self._process.wait()
 
 
 @contextlib.contextmanager
 def machines(folder: Path, *names: str) -> Iterator[list[Host]]:
-    """Run hosts with these names during the block. Its end kills what still runs on them.
+    """Run hosts with these names during the block, and then kill all their processes.
 
     Skips the test if hosts cannot be made.
     """
@@ -210,7 +210,7 @@ def machines(folder: Path, *names: str) -> Iterator[list[Host]]:
 
 
 def _why_not() -> str:
-    """Say why this user, or this kernel, cannot make hosts; empty: they can be made."""
+    """Return why this user or kernel cannot make hosts; empty: it can."""
     missing = [program for program in ("setpriv", "unshare", "nsenter", "ip", "mount") if not shutil.which(program)]
     if missing:
         return f"{', '.join(missing)} not installed"
@@ -229,7 +229,7 @@ def _why_not() -> str:
 
 
 def _mounts(place: str, own: Path, shared: Sequence[Path]) -> str:
-    """Commands that give a host its own folder at ``place``, in which the shared folders are as before."""
+    """Return commands that give a host its own folder at ``place``. Shared folders below it stay as they are."""
     mine = own / place.strip("/").replace("/", "-")
     mine.mkdir()
     lines = []

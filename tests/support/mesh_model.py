@@ -1,4 +1,4 @@
-"""Hybrid-parallel jobs on a mesh of ranks in which some ranks make a step too few or too many: known truth."""
+"""Hybrid-parallel jobs on a mesh, with known truth: some ranks make a step too few or too many."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.evidence import world
 
 @dataclass(frozen=True)
 class Mesh:
-    """``everyone`` and ``axes`` (one for each dimension, the last one innermost): rank -> its group."""
+    """``everyone``, and each item of ``axes`` (one for each dimension, the last is innermost): rank -> its group."""
 
     everyone: dict[int, Group]
     axes: tuple[dict[int, Group], ...]
 
 
 def mesh(shape: tuple[int, ...], *, described: bool = True) -> Mesh:
-    """Make the groups of a mesh: the default group, and those of each dimension."""
+    """Make the groups of a mesh: the default group, and the groups of each dimension."""
     names = ("pp", "dp", "tp")[-len(shape) :]
     size = math.prod(shape)
     axes = []
@@ -39,31 +39,34 @@ def mesh(shape: tuple[int, ...], *, described: bool = True) -> Mesh:
 
 
 Step = tuple[dict[int, Group], Signature]
-"""rank -> the group in which it makes this call."""
+"""One call of each rank: (rank -> the group in which it makes the call, signature)."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What each rank does: ``step`` some times, then ``end``."""
+    """The calls of each rank: ``step``, repeated ``steps`` times, then ``end``."""
 
     step: tuple[Step, ...]
     steps: int
     end: tuple[Step, ...] = ()
 
     def calls(self, rank: int, more: int = 0) -> list[Op]:
-        """Return a rank's own calls. ``more``: extra steps that it makes."""
+        """Return a rank's calls. ``more``: extra steps."""
         return [Op(groups[rank], what) for groups, what in (*self.step * (self.steps + more), *self.end)]
 
 
 def run(rng: random.Random, of: Mesh, program: Program, more: Mapping[int, int]) -> Machine:
-    """Return the job after nothing moves any more. ``more``: rank -> extra steps."""
+    """Run the job until nothing moves. ``more``: rank -> extra steps."""
     machine = Machine({rank: program.calls(rank, more.get(rank, 0)) for rank in of.everyone})
     machine.run(rng)
     return machine
 
 
 def as_the_collector_sees_it(evidence: Evidence) -> Evidence:
-    """Leave out calls that completed on all ranks, except each rank's last one: the collector keeps no others."""
+    """Return the evidence without calls that completed on all ranks, except each rank's last call.
+
+    The collector does not keep these calls.
+    """
     last: dict[int, int] = {}
     for call in evidence.calls:
         last[call.rank] = max(last.get(call.rank, 0), call.record)

@@ -36,7 +36,7 @@ class Played:
         self.process.stdin.flush()
 
     def release(self) -> None:
-        """End what `hold_gil` began."""
+        """Let the rank release the GIL that the command ``hold_gil`` took."""
         assert self.process.stdin is not None
         self.process.stdin.write("!")
         self.process.stdin.flush()
@@ -56,7 +56,7 @@ class Played:
             return False
 
     def monitor_end(self) -> float:
-        """Wait for the monitor's end, and return the seconds that this took."""
+        """Wait for the monitor's end, and return the seconds of the wait."""
         start = time.monotonic()
         while self.monitor_alive():
             if time.monotonic() - start > PATIENCE:
@@ -65,7 +65,7 @@ class Played:
         return time.monotonic() - start
 
     def end(self, do: str, **values: Any) -> int:
-        """Let the rank end, and return its exit status."""
+        """Let the rank end in the way of a command, and return its exit status."""
         self.send_command(do, **values)
         return self.process.wait(PATIENCE)
 
@@ -80,7 +80,7 @@ def environment(**values: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def play(folder: Path, env: Mapping[str, str]) -> Iterator[Played]:
-    """Start a rank. ``env``: added to a plain environment, in which ``OTEL_FR_DUMP_DIR`` is ``folder/dumps``."""
+    """Run a rank during the block. ``env``: added to `environment`, with ``folder/dumps`` as ``OTEL_FR_DUMP_DIR``."""
     folder.mkdir(parents=True, exist_ok=True)
     values = environment(**{"OTEL_FR_DUMP_DIR": str(folder / "dumps"), **env})
     with (folder / "stderr.txt").open("w") as stderr:

@@ -1,4 +1,4 @@
-"""Small file systems that are soon full, may not be written, or never answer."""
+"""Small file systems that fill up soon, become read-only, or never answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import PATIENCE
 
 @contextlib.contextmanager
 def tmpfs(folder: Path, options: str) -> Iterator[Path]:
-    """Mount a tmpfs at ``folder``, which is made. Skips the test if it cannot be mounted."""
+    """Make ``folder`` and mount a tmpfs there. Skips the test if this is not possible."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -53,7 +53,7 @@ class Disk:
             pytest.skip(f"cannot mount a disk of our own here: {getattr(error, 'stderr', '') or error}")
 
     def fail(self) -> None:
-        """Fail like after an error of the device: from now on it is read-only, and whatever was not synced is lost."""
+        """Fail as after a device error: the file system becomes read-only, and data that was not synced is lost."""
         subprocess.run(["mount", "-o", "remount,abort", str(self.folder)], capture_output=True, check=False)
 
     def unmount(self) -> None:
@@ -62,7 +62,7 @@ class Disk:
 
 @contextlib.contextmanager
 def silent(folder: Path) -> Iterator[Path]:
-    """Mount a file system at ``folder``, which is made, that never answers. Skips the test if none can be mounted."""
+    """Make ``folder`` and mount a file system there that never answers. Skips the test if this is not possible."""
     folder.mkdir()
     script = Path(__file__).parent / "scripts" / "silent_mount.py"
     command = [sys.executable, str(script), str(folder)]

@@ -1,4 +1,4 @@
-"""Files of a modelled job as NCCL's recorder leaves them, with all calls or only with open ones."""
+"""A modelled job's files in the form of NCCL's recorder, without the calls that have completed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = {
 }
 _BEGIN = 1_790_000_000_000_000_000
 _FIRST = 90_000
-"""Record id and sequence number before the first call."""
+"""Record id and sequence number of the call before the first one here."""
 
 
 def write_files(
@@ -28,7 +28,7 @@ def write_files(
     status: bool = True,
     absent: Container[int] = (),
 ) -> Path:
-    """Write one file per rank, ``_dump_RANK``, as a job that was stopped by its watchdog leaves them.
+    """Write one file per rank, ``_dump_RANK``, as a job leaves them when its watchdog stops it.
 
     Args:
         status: with the last numbers of each group (``pg_status``).
@@ -36,7 +36,7 @@ def write_files(
     """
     folder.mkdir(parents=True, exist_ok=True)
     used = {op.group.id: op.group for program in machine.programs.values() for op in program}
-    groups = sorted(used.values(), key=lambda group: int(group.name))  # ranks number their groups as they create them
+    groups = sorted(used.values(), key=lambda group: int(group.name))  # the order of creation
     for rank in machine.programs:
         if rank not in absent:
             own = [group for group in groups if rank in group.ranks]
@@ -46,7 +46,7 @@ def write_files(
 
 
 def nccl_file(machine: Machine, rank: int, groups: list[Group], *, status: bool) -> dict[str, Any]:
-    """The content of one rank's file, without the calls that have completed."""
+    """Return the content of one rank's file, without the calls that have completed."""
     local = {group.id: number for number, group in enumerate(groups)}
     mine = machine.issued[rank]
     shown = [call for call in mine if not call.completed]

@@ -11,7 +11,7 @@ COMMUNICATOR = "0x7f8c496ae9f661"
 
 
 def call(function: str, number: int, size: int, microseconds: float, **more: Any) -> dict[str, Any]:
-    """``coll_perf`` of one call."""
+    """Return the ``coll_perf`` line of one call."""
     seconds = microseconds / 1e6
     values = {
         "coll": function,
@@ -34,7 +34,7 @@ def marker(
     name: str = "unknown",
     **stats: int,
 ) -> dict[str, Any]:
-    """The line that precedes the calls of a communicator since 4.3; without ``dump_stats``, the header of 4.0."""
+    """Return the line before a communicator's calls, as of 4.3. Without ``dump_stats`` it is the header of 4.0."""
     return {
         "header": {"id": COMMUNICATOR, "comm_name": name, "rank": rank, "n_ranks": size, "nnodes": 1},
         "metadata": {
@@ -50,7 +50,7 @@ def marker(
 
 
 def text(lines: Sequence[dict[str, Any]], *, repeats_header: bool = False) -> str:
-    """The lines of a file. ``repeats_header``: as before 4.3, the communicator is in each line."""
+    """Return the text of a file. ``repeats_header``: each line has the communicator, as before 4.3."""
     made = []
     header: dict[str, Any] = {}
     for line in lines:
@@ -63,7 +63,7 @@ def text(lines: Sequence[dict[str, Any]], *, repeats_header: bool = False) -> st
 
 
 def write(folder: Path, host: str, pid: int, lines: Sequence[dict[str, Any]], *, repeats_header: bool = False) -> Path:
-    """The file of one process."""
+    """Write the file of one process."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{host}-pid{pid}.log"
     path.write_text(text(lines, repeats_header=repeats_header), "utf-8")

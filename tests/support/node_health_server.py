@@ -1,6 +1,6 @@
-"""A node health service as nvidia-resiliency-ext asks it: nvhcd.HealthCheckService over a Unix socket.
+"""The node health service of nvidia-resiliency-ext: nvhcd.HealthCheckService over a Unix socket.
 
-Its messages are encoded here by hand, so that a wrong field number in otel-fr's own code would show.
+This module encodes messages by hand, so that a wrong field number in otel-fr's own code shows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _text(number: int, value: str) -> bytes:
 
 
 def response(*, success: bool, exit_code: int = 0, output: str = "", error: str = "") -> bytes:
-    """nvhcd.HealthCheckResponse, as protobuf encodes it: bool 1, int32 2, string 3, string 4."""
+    """Return an encoded nvhcd.HealthCheckResponse: bool 1, int32 2, string 3, string 4."""
     data = bytes([1 << 3, 1]) if success else b""
     data += bytes([2 << 3, exit_code]) if exit_code else b""
     return data + (_text(3, output) if output else b"") + (_text(4, error) if error else b"")
@@ -29,7 +29,7 @@ def response(*, success: bool, exit_code: int = 0, output: str = "", error: str 
 
 @contextlib.contextmanager
 def running(path: Path, answer: bytes, *, delay: float = 0.0) -> Iterator[list[bytes]]:
-    """Run a service that answers each call with ``answer``, after ``delay`` seconds. Yield its requests."""
+    """Run a service that answers each call with ``answer``, after ``delay`` seconds. Yield the requests."""
     requests: list[bytes] = []
 
     def handle(request: bytes, _: grpc.ServicerContext) -> bytes:

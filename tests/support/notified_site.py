@@ -1,4 +1,4 @@
-"""A collector that notifies people of waits only after a while, and the notifications that reach them."""
+"""A collector that notifies people only of waits that last for some time, and these notifications."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ from tests.support.http_servers import Handler, http_server
 
 @dataclass
 class Backend:
-    """What a backend has accepted, and how it answers."""
+    """A backend's answers, and the requests that it has accepted."""
 
     taken: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     tried: list[float] = field(default_factory=list)
     busy: int = 0
-    """How many further requests are refused as busy."""
+    """How many further requests the backend refuses as busy."""
     retry_after: float | None = None
     delay: float = 0.0
     refuses: bool = False
@@ -43,7 +43,7 @@ class Backend:
     def keep(self, data: bytes, headers: dict[str, str], path: str) -> None:
         self.headers.append(headers)
         self.paths.append(path)
-        self.taken.append(data)  # last: tests wait for it, and read the others then
+        self.taken.append(data)  # last: tests wait for it, and then read the others
 
 
 @dataclass

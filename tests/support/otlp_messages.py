@@ -1,4 +1,4 @@
-"""Writes and reads attributes, and makes requests of a rank and requests of spans that are not otel-fr's."""
+"""Writes and reads attributes, and makes requests: of a rank, and of other software's spans."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def resource_of(values: Mapping[str, Any]) -> Resource:
 
 
 def rank_resource(rank: int, world: int = 4, job: str = "job", run: str = "0123456789abcdef") -> Resource:
-    """Return the resource of a rank, without the place where it runs."""
+    """Return the resource of a rank, without the attributes of its host and process."""
     return resource_of({
         semconv.RANK: rank, semconv.WORLD_SIZE: world, semconv.JOB_ID: job, semconv.JOB_ATTEMPT: 0, semconv.RUN_ID: run,
     })  # fmt: skip
 
 
 def logs_request(*entries: tuple[Resource, LogRecord]) -> bytes:
-    """A request of log records, each with a resource of its own."""
+    """Return a request of log records, each with its own resource."""
     logs = [ResourceLogs(resource=of, scope_logs=[ScopeLogs(log_records=[record])]) for of, record in entries]
     return ExportLogsServiceRequest(resource_logs=logs).SerializeToString()
 
@@ -57,7 +57,10 @@ def spans_request(resource: Resource, spans: Iterable[Span]) -> bytes:
 
 
 def order_attributes(span: Span, last: Sequence[str], first: Sequence[str] = ()) -> None:
-    """Put attributes last, in the order of these keys, as monitors send attributes that differ from call to call."""
+    """Sort the span's attributes: ``first`` first, ``last`` last in this order.
+
+    Monitors send attributes that differ from call to call last.
+    """
 
     def place(item: KeyValue) -> int:
         return last.index(item.key) + 1 if item.key in last else -1 if item.key in first else 0
@@ -66,7 +69,7 @@ def order_attributes(span: Span, last: Sequence[str], first: Sequence[str] = ())
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A field of a message, as protobuf writes it."""
+    """Return a length-delimited field of a protobuf message."""
     size, head = len(content), bytearray([number << 3 | 2])
     while size > 127:
         head.append(size & 127 | 128)
@@ -86,7 +89,7 @@ def attributes(items: Sequence[KeyValue]) -> dict[str, Any]:
 
 
 def spans(number: int, service: str = "web", size: int = 10, trace: bytes = b"") -> bytes:
-    """Return a request of one foreign span that is different for each number."""
+    """Return a request of one foreign span. Each number gives a different span."""
     span = Span(name=f"GET /{number}", trace_id=trace or number.to_bytes(16, "big"), span_id=number.to_bytes(8, "big"))
     span.attributes.append(attribute("padding", "x" * size))
     return spans_request(resource_of({"service.name": service}), [span])

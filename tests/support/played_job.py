@@ -28,11 +28,11 @@ STALL = 1.0
 
 
 REPORT_SECONDS = 5.0
-"""Time limit for one of the regular reports: a collector that stops may never take the report that is on its way."""
+"""Time limit for a regular report. A collector that stops may never take a report that is on its way."""
 
 
 class Sends(Protocol):
-    """Takes a played job's requests."""
+    """Sends a played job's requests."""
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes: ...
 
@@ -249,11 +249,7 @@ class RankPlayer:
 
 
 class Job:
-    """A job whose ranks report every ``period`` seconds, on time, as monitors do.
-
-    Args:
-        time: the time on which it runs.
-    """
+    """A job with ranks that report every ``period`` seconds of ``time``, as monitors do."""
 
     def __init__(
         self,
@@ -296,7 +292,7 @@ class Job:
 
     @contextlib.contextmanager
     def at_once(self, ranks: Iterable[int]) -> Iterator[None]:
-        """No report shows what only some of these ranks have done in the block, however long a busy machine takes."""
+        """Send no report of these ranks during the block, so that no report shows what only some have done."""
         with contextlib.ExitStack() as stack:
             for rank in ranks:
                 stack.enter_context(self.ranks[rank].lock)
@@ -322,7 +318,7 @@ class Job:
         return self.skip(culprit)
 
     def go_on(self, waiting: list[Issued]) -> None:
-        """Let the absent members join as well, and all complete."""
+        """Let the absent members join, and all members complete."""
         group = waiting[0].group
         absent = set(group.ranks) - {call.rank for call in waiting}
         with self.at_once(absent):
@@ -331,7 +327,7 @@ class Job:
             self.ranks[call.rank].complete(call)
 
     def all_reported(self) -> None:
-        """Let time pass until every live rank has reported twice more, so that nothing is on its way."""
+        """Let time pass until every live rank has reported twice more, so that no report is on its way."""
         before = [rank.number for rank in self.ranks]
         live = [i for i, rank in enumerate(self.ranks) if not rank.ended and not rank.silent]
         assert self.time.wait_for(lambda: all(self.ranks[i].number >= before[i] + 2 for i in live))

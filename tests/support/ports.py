@@ -1,4 +1,4 @@
-"""Free ports, for programs that need theirs in their configuration."""
+"""Free ports, for programs with a port in their configuration."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """Return a port below those of outgoing connections, so that none of them takes it before the program does.
+    """Return a port below the range of outgoing connections, so that none takes it before the program does.
 
-    No other test process gets it from this function while this process lives.
+    While this process lives, this function returns the port to no other test process.
     """
-    chance = random.SystemRandom()  # the usual generator has the same seed in all processes of a test run
+    chance = random.SystemRandom()  # the default generator has the same seed in all processes of a test run
     last = int(_OUTGOING.read_text().split()[0])
     for _ in range(1000):
         port = chance.randrange(min(_FIRST, last // 2), last)
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> None:
-    """Reserve a port by a name in Linux's abstract namespace, which ends with the process.
+    """Reserve a port by a name in Linux's abstract namespace. The name vanishes with the process.
 
     Raises:
         OSError: another process has it.
@@ -49,7 +49,7 @@ def free_address() -> str:
 
 
 def wait_for_port(address: str, process: subprocess.Popen[bytes]) -> None:
-    """Return once ``process`` listens at ``address``; fail if it ends before."""
+    """Return once ``process`` listens at ``address``. Fail if the process ends before."""
     host, port = address.rsplit(":", 1)
 
     def listens() -> bool:

@@ -37,7 +37,7 @@ def binaries() -> Path | None:
 
 
 class PostgresServer:
-    """One server with a folder of its own. `kill` ends it, and `start` starts it again."""
+    """One server with its own folder. `kill` ends it, and `start` starts it again."""
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self._folder = folder
@@ -80,12 +80,12 @@ class PostgresServer:
         return False
 
     def kill(self) -> None:
-        """Send SIGKILL to the server and to the processes of its connections: nothing is written any more.
+        """Send SIGKILL to the server and to the processes of its connections, so that nothing more is written.
 
-        No other server starts in its folder while one of them lives, because each has the shared memory.
+        While one of them lives it has the shared memory, so no other server could start in the folder.
         """
         assert self.process is not None
-        os.kill(self.process.pid, signal.SIGSTOP)  # so that it starts no further process
+        os.kill(self.process.pid, signal.SIGSTOP)  # so that it starts no more processes
         with contextlib.ExitStack() as stack:
             ends = []
             for one in self._others():
@@ -106,7 +106,7 @@ class PostgresServer:
                 os.kill(one, number)
 
     def _others(self) -> list[int]:
-        """Return its processes except the first; each has its own process group."""
+        """Return the server's processes except the first. Each has its own process group."""
         assert self.process is not None
         main = self.process.pid
         return [int(one) for one in Path(f"/proc/{main}/task/{main}/children").read_text().split()]
@@ -121,7 +121,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def on_tmpfs(self, options: str) -> Iterator[tuple[str, Path]]:
-        """Yield the URL of an empty database whose tables are in a small tmpfs, and that folder."""
+        """Yield the URL of an empty database with its tables in a small tmpfs, and the tmpfs's folder."""
         user = pwd.getpwnam(USER) if os.getuid() == 0 else pwd.getpwuid(os.getuid())
         folder = self._folder / "small"
         with tmpfs(folder, f"{options},mode=700,uid={user.pw_uid},gid={user.pw_gid}"):
@@ -147,7 +147,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         pytest.skip("PostgreSQL's server is not installed (Debian: postgresql), nor named by OTEL_FR_POSTGRES_BIN")
     if os.getuid() == 0 and not _has_user():
         pytest.skip(f"PostgreSQL's server refuses to run as root, and there is no user {USER}")
-    # Not in pytest's folder, which only the user of pytest may enter.
+    # Not in pytest's folder: only the user who runs pytest may enter it.
     with tempfile.TemporaryDirectory(prefix="otel-fr-postgres-", ignore_cleanup_errors=True) as name:
         server = PostgresServer(Path(name), programs)
         server.start()

@@ -1,4 +1,4 @@
-"""Finds processes by their command line, or by a variable of their environment."""
+"""Finds processes by their command line or environment, and asks what became of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def processes_with(text: str, file: str = "cmdline") -> list[int]:
-    """Return ids of the processes with this text in their command line or, for ``environ``, initial environment."""
+    """Return the ids of processes with this text in their command line, or with ``environ`` in their initial environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -28,12 +28,12 @@ def processes_with(text: str, file: str = "cmdline") -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Return ids of the processes that this process has started and not waited for."""
+    """Return the ids of processes that the process has started and not waited for."""
     return [int(one) for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
 
 
 def is_gone(pid: int) -> bool:
-    """True if the process has ended, even if nobody has waited for it."""
+    """Return True if the process has ended, even if nobody has waited for it."""
     try:
         return ") Z " in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -41,7 +41,7 @@ def is_gone(pid: int) -> bool:
 
 
 def monitor_of(pid: int, rings: Path) -> int:
-    """Return the process id of the monitor of the rank with that id; 0: there is none yet.
+    """Return the process id of a rank's monitor; 0: it has not started yet. ``pid``: the rank's process.
 
     Raises:
         ValueError: the rank has no ring in this folder.

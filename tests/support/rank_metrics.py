@@ -1,4 +1,4 @@
-"""Requests of metrics as monitors send them."""
+"""Requests for metrics, as monitors send them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.otlp_messages import rank_resource
 SIZE = 1 << 20
 """Bytes of a call."""
 QUICK, SLOWEST = 0.004, 0.2
-"""Seconds of the calls of `metrics_of`: ten quick ones, and one of the other kind."""
+"""Seconds of the calls of `metrics_of`: ten quick calls and one slow call."""
 WORLD = 2
 _SITE = SiteDef((("train.py", 1, "step"),))
 
@@ -21,7 +21,7 @@ def group(world: int = WORLD) -> GroupDef:
 
 
 def record(number: int, seconds: float, of: GroupDef, operation: str = "all_reduce", size: int = SIZE) -> Record:
-    """One call of float32 that has completed."""
+    """Return the record of one completed call on float32."""
     shapes = ((size // 4,),)
     signature = SignatureDef(
         operation, "gloo", shapes, shapes, ("Float",), ("Float",), "sum", None, None, None, None, None, size, size
@@ -34,7 +34,7 @@ def record(number: int, seconds: float, of: GroupDef, operation: str = "all_redu
 
 
 def metrics_of(rank: int, job: str = "a", run: str = "r") -> bytes:
-    """A request with ten quick calls and a slow one."""
+    """Return a request with ten quick calls and a slow call."""
     metrics, of = RankMetrics(run, rank, 0), group()
     for number, seconds in enumerate((*[QUICK] * 10, SLOWEST), 1):
         metrics.add(record(number, seconds, of))

@@ -1,4 +1,4 @@
-"""A server that follows the documented protocol and JSON of NCCL's RAS, because there is no NCCL here."""
+"""A server with the documented protocol and JSON of NCCL's RAS, because there is no NCCL here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMUNICATOR = "0x7f8c496ae9f661"
 
 
 def rank(number: int, pid: int, counts: Mapping[str, int] | None = None, **status: Any) -> dict[str, Any]:
-    """A rank that answered. ``status``: keys that differ from those of a healthy rank."""
+    """Return a rank that answered. ``status``: keys that differ from a healthy rank's."""
     values = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
     return {
         "rank": number,
@@ -28,7 +28,7 @@ def rank(number: int, pid: int, counts: Mapping[str, int] | None = None, **statu
 
 
 def missing(number: int, pid: int, *, dead: bool = False) -> dict[str, Any]:
-    """A rank that did not answer."""
+    """Return a rank that did not answer."""
     status = {"unresponsive": True, "considered_dead": dead}
     return {"rank": number, "host": "10.0.0.1", "pid": pid, "cuda_dev": number, "nvml_dev": number, "status": status}
 
@@ -54,7 +54,7 @@ def communicator(
 
 
 def answer(*communicators: dict[str, Any], timeouts: int = 0) -> str:
-    """A complete answer."""
+    """Return a complete answer."""
     value = {
         "nccl_version": "2.28.9",
         "cuda_runtime_version": 12090,
@@ -68,14 +68,14 @@ def answer(*communicators: dict[str, Any], timeouts: int = 0) -> str:
 
 
 class RasServer:
-    """A server of RAS.
+    """A RAS server.
 
     Attributes:
-        text: its answer. diagnostics: likewise; None: as NCCL before 2.31.
-        knows_json: False: as NCCL before 2.28.
-        silent: it accepts connections and does not answer, as a stopped process does.
-        drop_seconds: not 0: it sends a byte so often, and no line's end. drops: bytes that it sent so.
-        commands: the commands that it received.
+        text: the answer to STATUS. diagnostics: the answer to DIAGNOSTICS; None: an error, as in NCCL before 2.31.
+        knows_json: False: as in NCCL before 2.28.
+        silent: so many connections get no answer, as from a stopped process.
+        drop_seconds: if not 0, seconds between single bytes that it sends without a line's end. drops: their number.
+        commands: the received commands.
     """
 
     def __init__(self) -> None:

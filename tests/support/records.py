@@ -1,4 +1,4 @@
-"""Records of a ring as a monitor reads them: one collective a second, of four ranks."""
+"""Records of a ring as a monitor reads them: one collective of four ranks a second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SITE = SiteDef((("train.py", 1, "step"),))
 
 
 def made_record(number: int, seconds: float | None, signature: SignatureDef, /, **more: Any) -> Record:
-    """The call with that number, enqueued in that second. ``seconds``: how long it took; None: it has not ended."""
+    """Return a call enqueued at second ``number``. ``seconds``: how long it took; None: it has not ended."""
     issued = number * 10**9
     record = Record(
         record_id=number,
@@ -35,6 +35,6 @@ def made_record(number: int, seconds: float | None, signature: SignatureDef, /, 
 
 
 def made_activity(number: int, began: int, ended: int | None = None, **more: Any) -> Activity:
-    """A section ``load`` of the thread with the native id 700, unless ``more`` says otherwise. Times are in ns."""
+    """Return a section ``load`` of a thread with the native id 700, except for ``more``. Times are in ns."""
     given = {"is_step": False, "name": "load", "thread": 1, "native_id": 700, "timeout_ms": 0, "parent": 0, "step": -1}
     return Activity(**{**given, "number": number, "began_ns": began, "ended_ns": ended, "root": number, **more})

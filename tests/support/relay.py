@@ -1,4 +1,4 @@
-"""A TCP relay whose network can be cut: connections stay open, but nothing passes."""
+"""A TCP relay that tests can cut: connections stay open, but nothing passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BLOCK = 1 << 16
 
 
 class Relay:
-    """Passes connections to a port of its own on to an address, during a ``with`` block.
+    """Passes connections on its own port to an address, during a ``with`` block.
 
     Attributes:
         port: on 127.0.0.1.
@@ -42,7 +42,7 @@ class Relay:
             one.close()
 
     def cut(self, seconds: float) -> None:
-        """Cut the network for so many seconds, and return when it is there again."""
+        """Cut the network for so many seconds, and return when it works again."""
         self.stop()
         time.sleep(seconds)
         self.go_on()
@@ -55,7 +55,7 @@ class Relay:
         self._is_open.set()
 
     def lose(self) -> None:
-        """Let nothing pass on existing connections; later ones work. Their ends do not notice."""
+        """Let nothing pass on existing connections. Their ends do not notice. Later connections work."""
         self._is_open.clear()
         self._lost.append(self._is_open)
         self._is_open = threading.Event()

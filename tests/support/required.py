@@ -1,4 +1,5 @@
-"""Skips that fail in continuous integration (``OTEL_FR_TEST_REQUIRE=1``), because what they need can be installed."""
+"""Skips that count as failures in continuous integration (``OTEL_FR_TEST_REQUIRE=1``), because the missing program can
+be installed."""
 
 from __future__ import annotations
 
@@ -10,21 +11,21 @@ MISSING = [name.removeprefix("prometheus-") for name in os.environ.get("OTEL_FR_
 """Packages that could not be installed. The reason of a skip names the package, or the program in it."""
 
 ACCEPTED = re.compile(
-    # Programs that neither PyPI nor Debian has.
+    # Programs that are neither on PyPI nor in Debian.
     r"no OpenTelemetry Collector here|no headers_setter|no Jaeger here"
-    # What the version of torch that the tests are made for does not have.
+    # Features that other versions of torch have.
     r"|torch (before \d|has no )|from torch \d\.\d+ on|this torch|needs torch \d"
-    # What a container or its kernel may forbid.
+    # Actions that a container or its kernel may forbid.
     r"|root may write anywhere|this kernel does not report|no cgroup with a memory limit|cannot mount "
     r"|refuses to run as root|no hosts of our own here"
     # Hardware.
     r"|no GPU|only one GPU"
 )
-"""The reasons for which a test may be skipped there too."""
+"""Reasons for which a test may be skipped in continuous integration, too."""
 
 
 def failure(reason: object) -> str:
-    """Say why a skip is a failure; "": it is none. ``reason``: pytest's ``longrepr`` of the skip."""
+    """Return why a skip is a failure; "": it is none. ``reason``: pytest's ``longrepr`` of the skip."""
     text = str(reason[2] if isinstance(reason, tuple) else reason)
     if not REQUIRED or ACCEPTED.search(text) or any(re.search(rf"\b{re.escape(name)}\b", text) for name in MISSING):
         return ""

@@ -1,4 +1,4 @@
-"""A plain-Python model of a ring's content, and programs whose records all follow from their numbers."""
+"""A plain-Python model of a ring's content: programs with records that follow from their numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from otel_fr.ring import (
 GROUP = GroupDef("00112233aabbccdd", "0", "default_pg", (0, 1, 2, 3), "gloo", 0)
 SMALL_SITE = 20
 BIG_SITE = 60_000
-"""Bytes of a call site. A handful of the big ones fill a half of definitions, so that it flips."""
+"""Bytes of a call site. A few of the big sites fill a half of the definitions, so that the ring flips."""
 COMPLETION_LAG = 3
 
 
@@ -57,13 +57,13 @@ def site_of(number: int, shapes: int, site_bytes: int) -> SiteDef:
 
 @dataclass(frozen=True)
 class Program:
-    """Calls that all follow from their number."""
+    """Calls that follow from their numbers."""
 
     shapes: int
     site_bytes: int = SMALL_SITE
 
     def issue(self, writer: RingWriter, group: int, number: int, ident: int = 11) -> int:
-        """Append call ``number`` as capture does: look up, define what is new, and try again if the ring flipped."""
+        """Append call ``number`` as capture does: look up definitions, add new ones, try again if the ring flipped."""
         for last in (False, True):
             key = number % (2 * self.shapes)
             sig = writer.signatures.get(key)
@@ -99,7 +99,7 @@ class Program:
         return 2000 + number
 
     def check(self, record: Record) -> None:
-        """Assert that a record says what its call was, or that it has not ended yet, and nothing else."""
+        """Assert that a record has exactly its call's values. It may show that the call has not ended."""
         number = record.record_id
         assert record.group == GROUP
         assert record.signature == signature_of(number, self.shapes)
@@ -116,7 +116,7 @@ class Program:
 
 
 def assert_works(writer: RingWriter) -> None:
-    """Assert that records can be written into a ring that is still empty, and read again."""
+    """Assert that records can be written into an empty ring, and read again."""
     program, group = Program(shapes=3), writer.add_group(GROUP)
     for number in range(5):
         program.issue(writer, group, number)
@@ -125,7 +125,7 @@ def assert_works(writer: RingWriter) -> None:
 
 
 class Proof:
-    """The progress of a child, in memory that outlives it: written after each of the ring's calls returned.
+    """The progress of a child process, in memory that outlives it. The child writes it after each call of the ring.
 
     Words: 0: appended; 1: completed; 8 + generation % 500: the first record of that generation.
     """

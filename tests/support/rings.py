@@ -1,4 +1,4 @@
-"""Rings of imaginary ranks, written with the real ring writer, for the tests of the files made from them."""
+"""Rings of imaginary ranks, written with the real ring writer, for tests of the files made from rings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from otel_fr.ring import (
 
 _UNTOLD = ("gather_into_tensor", "destroy_process_group", "abort_process_group")
 OPERATIONS = tuple(name for name in operations.OPERATIONS if name not in _UNTOLD)
-"""Operations that PyTorch's analyzer knows, or whose calls can be shown to it in another way."""
+"""Operations that PyTorch's analyzer knows, or can read under another name."""
 
 FRAME = ("/home/user/train.py", 42, "step")
 RANKS = (0, 1, 2, 3)
@@ -34,7 +34,7 @@ SIDES = {"input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "input_
 
 
 def signature(operation: str, sizes: Sequence[Sequence[int]] = ((3, 4),), **fields: Any) -> SignatureDef:
-    """A signature with as many Floats as sizes on both sides, except for ``fields``."""
+    """Return a signature with one Float tensor for each of ``sizes`` on both sides, except for ``fields``."""
     shapes = tuple(tuple(size) for size in sizes)
     values: dict[str, Any] = {
         "operation": operation,
@@ -57,7 +57,7 @@ def signature(operation: str, sizes: Sequence[Sequence[int]] = ((3, 4),), **fiel
 
 
 def float_signature(operation: str = "all_reduce", **fields: Any) -> SignatureDef:
-    """A sum over one tensor of 3 x 4 Floats, except for ``fields``."""
+    """Return the signature of a sum over one tensor of 3 x 4 Floats, except for ``fields``."""
     return signature(operation, **{"reduce_op": "sum", "input_bytes": 48, "output_bytes": 48, **fields})
 
 
@@ -65,8 +65,8 @@ class RankRing:
     """The ring of one rank, and the file made from it.
 
     Args:
-        now: monotonic nanoseconds from which the ages of calls count, so that ranks agree however long writing takes;
-            None: each age counts from the time at which its call is written.
+        now: monotonic nanoseconds from which the ages of calls count, so that ranks agree however long writing takes.
+            None: each age counts from the time of writing.
     """
 
     def __init__(
@@ -114,9 +114,10 @@ class RankRing:
         took_s: float = 0.5,
         waited_s: float | None = None,
     ) -> None:
-        """Issue one call ``age_s`` seconds ago; unless it is in flight, it ended ``took_s`` later.
+        """Write a call that was enqueued ``age_s`` seconds ago. Unless it is in flight, it ended ``took_s`` later.
 
-        ``waited_s``: for how long a thread has waited for a call whose end only a wait observes; 0: no thread waits.
+        ``waited_s``: seconds for which a thread has waited for a call with an end that only a wait observes; 0: no
+        thread waits.
         """
         if what.operation in ("send", "recv"):
             kind = KIND_P2P
@@ -152,12 +153,12 @@ class RankRing:
     def snapshot(
         self, reason: str = "stall", devices: Mapping[int, DeviceTimes] | None = None, **rank_info: object
     ) -> DumpContents:
-        """``devices``: by record id, what PyTorch's recorder shows."""
+        """Return the file's contents. ``devices``: times from PyTorch's recorder, by record id."""
         with RingReader.open(self.writer.path) as reader:
             return DumpContents.from_ring(reader, reason=reason, rank_info=rank_info, devices=devices)
 
     def write(self, folder: Path, fmt: Literal["pickle", "json"] = "pickle", **rank_info: Any) -> Path:
-        """``rank_info``: as in `snapshot`, with ``devices``."""
+        """Write the file. ``rank_info``: as in `snapshot`, with ``devices``."""
         path = folder / f"trace_{self.rank}{'.json' if fmt == 'json' else ''}"
         write_dump(path, self.snapshot(**rank_info), fmt)
         return path

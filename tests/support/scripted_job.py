@@ -1,7 +1,7 @@
-"""A job with given calls and endings, played towards a collector's service on the test's own clock.
+"""A job with given calls and ends, played towards a collector's service on the test's own clock.
 
-Reports and spans come as late as the test says, and those of one rank in order. No gRPC and no OTLP: a run receives
-Python objects.
+Reports and spans arrive as late as the test says; each rank's arrive in order. There is no gRPC and no OTLP: a run
+receives Python objects.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ RUN = RunId("job", 0, "r")
 
 @dataclass
 class Scripted:
-    """A call. Times in seconds of the test's clock.
+    """A call. Times are seconds of the test's clock.
 
     Attributes:
         ended: None: it stays in flight.
-        error: with it, it fails then.
-        begun: when its device was seen to have begun it; None: when it was issued.
+        error: if set, the call fails at ``ended``.
+        begun: when its device began it; None: at ``issued``.
     """
 
     rank: int
@@ -79,7 +79,7 @@ class Scripted:
 
 @dataclass
 class Told:
-    """What a collector says about the causes that it knows, at one moment."""
+    """The causes that a collector knows at one moment."""
 
     now: float
     causes: list[tuple[str, CategoryName, tuple[int, ...]]]
@@ -91,10 +91,10 @@ class ScriptedJob:
     """The job, and the collector that receives its reports.
 
     Attributes:
-        calls: of all ranks; those of one rank in the order in which it made them.
+        calls: of all ranks; each rank's calls are in order.
         raises: rank -> when an exception ends it. stopped: rank -> when its launcher ends it by SIGTERM.
         begins: rank -> when its monitor begins to report.
-        report_delay, span_delay: rank -> seconds that its reports, and its spans, take to come.
+        report_delay, span_delay: rank -> seconds from the sending of a report, or a span, to its arrival.
     """
 
     world: Group
@@ -122,7 +122,7 @@ class ScriptedJob:
         return run
 
     def play(self, until: float) -> list[tuple[str, CategoryName, tuple[int, ...]]]:
-        """Play the job up to that time, and return the final causes. `history` has all of them, as they changed."""
+        """Play the job until a time, and return the last causes. `history` has every change of the causes."""
         order = itertools.count()
         due = [(at, next(order), take) for at, take in self._events(until)]
         heapq.heapify(due)

@@ -1,4 +1,4 @@
-"""The collector's service without ports, on a clock that tests move."""
+"""The collector's service without ports, on a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock:
 
 
 def new_service(clock: Clock | None = None, *outlets: Outlet, metrics: Metrics | None = None, **more: Any) -> Service:
-    """Return a service. ``clock``: None: the machine's."""
+    """Return a service. ``clock``: None: the machine's clocks."""
     metrics = metrics or Metrics()
     if clock is not None:
         more |= {"clock": lambda: clock.now, "wall": lambda: clock.wall}

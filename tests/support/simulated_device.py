@@ -22,10 +22,10 @@ from tests.support.waiting import PATIENCE
 
 @dataclass(frozen=True)
 class SimulatedDevice:
-    """A torch with CUDA on the simulated device, and otel-fr beside it.
+    """A Python with otel-fr and a torch for CUDA on the simulated device.
 
     Methods that start programs take ``faults`` (SIMDEV_FAULTS), ``control`` (a file of faults that may change while the
-    job runs) and ``env`` (added to its environment).
+    program runs) and ``env`` (added to its environment).
     """
 
     place: Place
@@ -39,7 +39,7 @@ class SimulatedDevice:
         return self.place.bin
 
     def env(self, faults: str = "", control: Path | None = None, env: dict[str, str] | None = None) -> dict[str, str]:
-        """Return what is added to the environment of a program of this torch. ``env`` takes precedence."""
+        """Return the variables to add to the environment of a program with this torch. ``env`` takes precedence."""
         found = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "XDG_CACHE_HOME": str(CACHE)}
         if faults:
             found["SIMDEV_FAULTS"] = faults
@@ -70,7 +70,7 @@ class SimulatedDevice:
 
 
 def find() -> SimulatedDevice:
-    """Return the simulated device with the torch for which the tests are written."""
+    """Return the simulated device with the tests' version of torch. Skips the test if it is not set up."""
     place = Place(DEFAULT_TORCH)
     if not place.is_ready():
         pytest.skip("the simulated device is not set up for the present sources: make simulated-device")

@@ -1,4 +1,4 @@
-"""Runs a program of one process, on torch's fake process group, with otel-fr active as its environment says."""
+"""Runs programs of one process on torch's fake process group. Their environment says how otel-fr is active."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ start()
 def hear():
     return json.loads(theirs.recv(1 << 20))
 """
-"""Starts the rank with a monitor that the program plays itself."""
+"""Code that starts the rank; the program plays the monitor itself."""
 
 ENGINE = "python"
 """The capture engine of these programs; the fixture ``each_engine`` sets it."""
@@ -70,7 +70,7 @@ def _start(program: Path, env: dict[str, str], seconds: float) -> subprocess.Com
 
 
 start: Callable[[Path, dict[str, str], float], subprocess.CompletedProcess[str]] = _start
-"""Runs a program with an environment, for at most so many seconds. The fixture ``warm`` sets another function."""
+"""Runs a program with an environment, for at most so many seconds. The fixture ``warm`` replaces this function."""
 
 
 def run(folder: Path, body: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -80,14 +80,14 @@ def run(folder: Path, body: str, **extra: str) -> subprocess.CompletedProcess[st
 
 
 def succeed(folder: Path, body: str, **extra: str) -> str:
-    """Like `run`, but the program must end well. Returns its output without gloo's lines (torch 2.9)."""
+    """Like `run`, but the program must succeed. Returns its output without gloo's lines (torch 2.9)."""
     done = run(folder, body, **extra)
     assert done.returncode == 0, done.stderr[-4000:]
     return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith("[Gloo]"))
 
 
 def begin(program: Path, *arguments: str, stderr: int | None = None, **extra: str) -> subprocess.Popen[str]:
-    """Start a program as `run` does, with pipes to its input and output, and do not wait for it."""
+    """Start a program like `run`, with pipes to its input and output, and do not wait for it."""
     env = environment(program.parent, **{"OTEL_FR_ENABLED": "1", **extra})
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
     return warm.rank([sys.executable, str(program), *arguments], env=env, cwd=program.parent, **pipes)

@@ -1,4 +1,4 @@
-"""A private Slurm cluster of two nodes on this machine: real slurmctld and slurmd, on free ports, without munge."""
+"""A private Slurm cluster of two nodes on this machine, with real slurmctld and slurmd, free ports and no munge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE, until
 
 PATH = f"/usr/sbin{os.pathsep}{os.environ['PATH']}"
 NODES = ("127.0.0.1", "127.0.0.2")
-"""Names of nodes that are also addresses: jobs connect to their first node by name."""
+"""Names of the nodes. They are addresses, because jobs connect to their first node by name."""
 _PROGRAMS = {name: shutil.which(name, path=PATH) for name in ("slurmctld", "slurmd", "sbatch", "srun")}
 
 needs_slurm = pytest.mark.skipif(
@@ -54,7 +54,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 @dataclass
 class Slurm:
-    """A running cluster; commands find it by ``SLURM_CONF``."""
+    """A running cluster. Commands find it by ``SLURM_CONF``."""
 
     configuration: Path
 

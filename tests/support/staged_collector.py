@@ -1,4 +1,4 @@
-"""The collector's HTTP side for a job of any size, set up at once: thousands of ranks, each in ten process groups."""
+"""The collector's HTTP side with a job of any size, set up at once: thousands of ranks, each in ten process groups."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Monitors:
 
 
 class Stage:
-    """A server at ``url``. Tests change its state with `do`, in its event loop."""
+    """A server at ``url``. Tests change its state in its event loop, with `do`."""
 
     def __init__(self) -> None:
         self.service = Service(metrics := Metrics(), Outlets(metrics))
@@ -100,7 +100,7 @@ class Stage:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
 
     def job(self, world: int, name: str = "job-7", run_id: str = "") -> Run:
-        """Make a job whose ranks all run and are level in every group. It is shown only after `do` has run."""
+        """Make a job, and show it. All its ranks run and are level in every group."""
         now = time.monotonic()
         run = Run(RunId(name, 0, run_id or f"run-{name}"), now, now + AHEAD, world_size=world)
         everyone = range(world)
@@ -179,7 +179,7 @@ class Stage:
         return changes
 
     def communicate(self, run: Run) -> None:
-        """The ranks have exchanged something, and rank 1 was waited for."""
+        """Add numbers as if the ranks had communicated and waited for rank 1."""
 
         async def fill() -> None:
             now = time.monotonic()
@@ -219,7 +219,7 @@ class Stage:
         return monitors
 
     def answer_stacks(self, run: Run, functions: dict[int, str]) -> None:
-        """Send the stacks of the ranks' monitors: each rank is in a function of its own in line 42 of the script."""
+        """Send stacks as the ranks' monitors do. ``functions``: rank -> its function, in line 42 of the script."""
 
         async def answer() -> None:
             for rank, name in functions.items():
@@ -229,7 +229,7 @@ class Stage:
         self.do(answer())
 
     def end(self, run: Run) -> None:
-        """Let the job have ended well, so long ago that its run is dropped."""
+        """End the job cleanly, and drop its run as if that was long ago."""
 
         async def drop() -> None:
             for state in run.ranks.values():
@@ -240,7 +240,7 @@ class Stage:
         self.do(drop())
 
     def recover(self, run: Run) -> None:
-        """Let the fault be over."""
+        """End the fault."""
 
         async def end() -> None:
             self.publish(run, [], time.monotonic())

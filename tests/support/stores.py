@@ -1,4 +1,4 @@
-"""Stores as collectors have them, for tests of their users; and databases without the writing thread."""
+"""A collector's store, for tests of its users, and databases without the writing thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from otel_fr_collector.storage.store import Store
 
 
 class _Direct:
-    """The methods of `Store`. Data is written when they return."""
+    """Methods of `Store` that return only after the data is written."""
 
     _wall: Callable[[], float]
 
@@ -53,7 +53,7 @@ def sqlite_store(
     wall: Callable[[], float] = time.time,
     clock: Callable[[], float] = time.monotonic,
 ) -> Store:
-    """A store whose file is in the folder."""
+    """Return a store with its file in the folder."""
     metrics = metrics or Metrics()
     backend = SqliteBackend(folder, metrics, retention, wall)
     return Store(backend, metrics, wall, clock=clock, ends=open_ends(folder, metrics))

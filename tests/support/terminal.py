@@ -1,4 +1,4 @@
-"""A command at a terminal of a given size, driven by keys. The screen is what its output draws, without colours."""
+"""A command at a terminal of a given size, driven by keys. Its screen has no colours."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Terminal:
         os.write(self._main, keys.encode())
 
     def text(self, since: int = 0) -> str:
-        """Return the output from byte ``since`` on, without control sequences."""
+        """Return the output after byte ``since``, without control sequences."""
         self._read()
         return _CONTROL.sub(b"", self.output[since:]).decode(errors="replace")
 
@@ -55,7 +55,7 @@ class Terminal:
         return bool(wait_for(lambda: wanted in " ".join(self.text(since).split())))
 
     def mode(self) -> object:
-        """The terminal's settings (tcgetattr)."""
+        """Return the terminal's settings (tcgetattr)."""
         return termios.tcgetattr(self._main)
 
     def ended(self) -> int:
@@ -83,7 +83,7 @@ class Terminal:
 def terminal(
     command: Sequence[str], *, columns: int = 80, lines: int = 24, env: Mapping[str, str] = os.environ
 ) -> Iterator[Terminal]:
-    """Run a command at a terminal. At the end of the block it is killed if it still runs."""
+    """Run a command at a terminal, and kill it at the end of the block if it still runs."""
     found = Terminal(command, columns=columns, lines=lines, env=env)
     try:
         yield found

@@ -22,7 +22,7 @@ _ROUNDING = 1e-6
 
 
 class Time(Protocol):
-    """What a played job and its tests need of time."""
+    """The clock that a played job and its tests use."""
 
     def monotonic(self) -> float: ...
 
@@ -30,7 +30,7 @@ class Time(Protocol):
         """Unix time in seconds."""
 
     def wait_for(self, look: Callable[[], _T]) -> _T:
-        """Return the result of ``look`` as soon as it is true, or its last result at the end of the patience."""
+        """Return the result of ``look`` once it is true, or its last result when the wait takes too long."""
 
     def every(self, period: float, work: Callable[[], None]) -> Callable[[], None]:
         """Call ``work`` every ``period`` seconds until the returned function is called."""
@@ -76,7 +76,7 @@ class _Repeated:
 
 
 class VirtualTime:
-    """Time that `advance` lets pass. It does what is due meanwhile, one after the other."""
+    """Time that passes only in `advance`, which does all that is due, one after the other."""
 
     def __init__(self) -> None:
         self._now = 1_000.0
@@ -91,7 +91,7 @@ class VirtualTime:
         return self._epoch + self._now
 
     def take(self, seconds: float) -> None:
-        """Let the caller's work take so many seconds; nothing else happens meanwhile."""
+        """Let the caller's work take so many seconds, in which nothing else happens."""
         self._now += seconds
 
     def advance(self, seconds: float) -> None:

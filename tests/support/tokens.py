@@ -1,4 +1,4 @@
-"""Bearer tokens, and a collector's tokens file with them."""
+"""Bearer tokens, and a collector's tokens file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEAM_READER = "team-a-reads-0123456789"
 
 
 def write_tokens(path: Path) -> Path:
-    """Write a tokens file. Some tokens are for everything, others only for what belongs to team-a or team-b."""
+    """Write a tokens file. Some tokens are for all jobs, others only for jobs of team-a or team-b."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hashed = hashlib.sha256(READER.encode()).hexdigest()
     lines = [f"{WRITER} write *", f"{TEAM} write team-a/", f"{OTHER_TEAM} write team-b/"]
@@ -24,7 +24,7 @@ def write_tokens(path: Path) -> Path:
 
 
 def token_options(folder: Path) -> tuple[str, str]:
-    """Return the options of a collector with such a file."""
+    """Return the options of a collector with this file, and write it."""
     return "--tokens", str(write_tokens(folder / "tokens"))
 
 

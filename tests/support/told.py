@@ -1,4 +1,4 @@
-"""Reports of imaginary ranks, taken by a collector's run."""
+"""Reports of imaginary ranks, and a collector's run that takes them."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def new_run(name: str = "r", **more: Any) -> Run:
 
 
 def run_in(runs: Runs, name: str = "r", now: float = 0.0, *, job: str = "job", attempt: int = 0) -> Run:
-    """Return the run of that name, for which there is room."""
+    """Return the run of that name. Asserts that there is room for it."""
     run = runs.get(RunId(job, attempt, name), now)
     assert run is not None
     return run
 
 
 def rank_in(run: Run, rank: int) -> RankState:
-    """Return a rank of the run, for which there is room."""
+    """Return a rank of the run. Asserts that there is room for it."""
     state = run.rank_state(rank)
     assert state is not None
     return state
 
 
 def group_in(run: Run, group: Group) -> GroupState:
-    """Return a group of the run, for which there is room."""
+    """Return a group of the run. Asserts that there is room for it."""
     state = run.group_state(group, len(group.ranks))
     assert state is not None
     return state
 
 
 def wait_alone(run: Run, world: int = 2, stall: float = 1.0) -> None:
-    """Let a rank wait from 0 to 2 s in a collective of all ranks. Nothing was ever heard of the others."""
+    """Let rank 0 wait from 0 to 2 s in a collective of all ranks. The other ranks have never reported."""
     run.note_origin(0, place=Place("h"), world_size=world, resource={}, now=0.0)
     run.group_state(Group("g", "0", "default_pg", ()), world)
     waits = RankCall(0, 1, "g", "collective", 1, SUM, CallState.IN_FLIGHT, enqueued_at=0.0)
@@ -57,7 +57,7 @@ def wait_alone(run: Run, world: int = 2, stall: float = 1.0) -> None:
 
 
 def told(call: RankCall, now: float) -> ReportedCall:
-    """Return a call as a report made ``now`` has it. A call in flight that nobody waits for is queued, or posted."""
+    """Return a call in the form of a report made ``now``. A call in flight without ``enqueued_at`` counts as posted."""
     signature, is_open = call.signature, call.state in UNENDED
     new = signature.new_group
     return ReportedCall(
@@ -73,7 +73,7 @@ def told(call: RankCall, now: float) -> ReportedCall:
 
 
 def told_group(group: Group, enqueued: int = 0, completed: int = 0, **values: Any) -> ReportedGroup:
-    """A rank's progress in a group."""
+    """Return a rank's progress in a group."""
     ranks = encode_ranks(group.ranks)
     return ReportedGroup(
         group.id, group.name, group.description, ranks, enqueued=enqueued, completed=completed, **values
@@ -81,7 +81,7 @@ def told_group(group: Group, enqueued: int = 0, completed: int = 0, **values: An
 
 
 def take(run: Run, rank: int, number: int = 1, **more: Any) -> None:
-    """Take a report with these keys. It shares no object with other reports."""
+    """Let the run take a report with these keys. The report shares no object with others."""
     body = {"v": 1, "rank": rank, "n": number, "groups": [], **more}
     run.apply(parse(json.dumps(body)), Interner(), now=0.0)
 
@@ -89,10 +89,10 @@ def take(run: Run, rank: int, number: int = 1, **more: Any) -> None:
 def apply(
     run: Run, rank: int, number: int, now: float, *, inflight: Iterable[RankCall] = (), wall: float = 0.0, **values: Any
 ) -> bool:
-    """Let a rank report ``now``. Returns False if the report is too late, or there is one rank too many.
+    """Let a rank report ``now``. Returns False if the report is too late, or the run has no room for the rank.
 
     Args:
-        values: keys of its report.
+        values: fields of the report.
     """
     report = RankReport(
         rank, number, in_flight=tuple(told(call, now) for call in inflight), **({"groups": ()} | values)

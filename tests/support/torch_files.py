@@ -10,7 +10,7 @@ from typing import Any
 SECOND = 1_000_000_000
 BEGIN = 1_790_000_000 * SECOND
 OPEN: dict[str, Any] = {"state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
-"""Updates an `entry`: the call has not ended."""
+"""Fields for `entry` of a call that has not ended."""
 
 HOSTILE = "</script><script>document.title='owned'</script>\x1b[31m`|*@team* http://evil.example\n# \u202eevil \ud800"
 PLAIN_ENTRY: dict[str, Any] = {
@@ -70,7 +70,7 @@ def group(name: str, description: str, ranks: Sequence[int]) -> dict[str, str]:
 
 
 def write(folder: Path, ranks: dict[int, list[dict[str, Any]]], **groups: dict[str, str]) -> Path:
-    """Write ``trace_RANK`` of each rank. ``groups`` are `pg_config`, by default one of all ranks with a file."""
+    """Write ``trace_RANK`` for each rank. ``groups``: `pg_config`; by default one group of all ranks with a file."""
     folder.mkdir(parents=True, exist_ok=True)
     config = groups or {"0": group("0", "default_pg", sorted(ranks))}
     for rank, entries in ranks.items():
@@ -82,7 +82,7 @@ def write(folder: Path, ranks: dict[int, list[dict[str, Any]]], **groups: dict[s
 
 
 def one_missing(folder: Path, world_size: int = 4, culprit: int = 2, **more: Any) -> Path:
-    """Write three all_reduces; the culprit never issues the third."""
+    """Write three all_reduces. The culprit never enqueues the third."""
     ranks = {}
     for rank in range(world_size):
         calls = [entry(number, "all_reduce", number + 1, **more) for number in range(2)]
@@ -93,12 +93,12 @@ def one_missing(folder: Path, world_size: int = 4, culprit: int = 2, **more: Any
 
 
 def plain_file(**changes: Any) -> dict[str, Any]:
-    """Return the content of a file of one call, without anything that a reader does not need."""
+    """Return the content of a file with one call, and with no more than a reader needs."""
     return {"version": "2.10", "pg_config": PLAIN_CONFIG, "pg_status": {}, "entries": [PLAIN_ENTRY], **changes}
 
 
 def hostile_folder(folder: Path) -> Path:
-    """Write files whose texts are all hostile."""
+    """Write files in which all texts are hostile."""
     more: dict[str, Any] = {
         "frames": [{"filename": HOSTILE, "line": HOSTILE, "name": HOSTILE}],
         "process_group": ("0", HOSTILE),

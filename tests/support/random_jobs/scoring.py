@@ -2,14 +2,14 @@
 
 A verdict is *right* if its causes name the faulty rank and no other, with a category that the fault can have.
 
-It is *ambiguous*, which is accepted, if it names the faulty rank, and otherwise only ranks of a second explanation with a
-single fault. These are the second explanations:
+It is *ambiguous*, which is accepted, if it names the faulty rank, and otherwise only ranks of a second explanation with
+a single fault. These are the second explanations:
 
 * A call has a wrong argument, and only two ranks' records are left of it, or it has only two ranks (a group of two, or
   a message). The other rank may be wrong instead.
-* Calls are missing, too many, in another order or to another rank, or a rank ended early without an error. One change of
-  another rank's calls makes all calls fit just as well (`explanations.explains`). In a group of two, one rank's missing
-  call is the other's extra call.
+* Calls are missing, too many, in another order or to another rank, or a rank ended early without an error. One change
+  of another rank's calls makes all calls fit just as well (`explanations.explains`). In a group of two, one rank's
+  missing call is the other's extra call.
 * The job comes to the same state if another rank's device is stuck, or if the network does not execute a collective
   (`explanations.other_devices`). Then the verdict need not name a rank, but it must be about a collective of the faulty
   rank's.

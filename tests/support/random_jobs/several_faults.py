@@ -103,8 +103,8 @@ def stop_at_begin(fault: Fault) -> Fault:
 
 
 def _may_wait(job: Simulation, fault: Fault, view: View) -> bool:
-    """Return True if the faulty rank may wait for another faulty rank, or have ended because of it: a call of it did not
-    complete, or its backend does not show when calls end."""
+    """Return True if the faulty rank may wait for another faulty rank, or may have ended because of it: it has a call
+    that did not complete, or its backend does not show when calls end."""
     if fault.category is not None or fault.rank not in job.stops.host:
         return False
     is_open = any(call.state is not CallState.COMPLETED for call in job.calls[fault.rank])
