@@ -1,4 +1,4 @@
-"""A job that is played beside a case in which the collector fails: healthy meanwhile, and hung once that is over."""
+"""A job played beside a case in which the collector fails. It is healthy during the case, and hangs after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CULPRIT = 1
 
 
 class Bystander:
-    """In a context. It sends to the collector itself, whose address stays."""
+    """Use it in a ``with`` block. It sends to the collector's address, which stays the same."""
 
     def __init__(self, hub: Hub, seed: int) -> None:
         self._hub = hub
@@ -47,7 +47,7 @@ class Bystander:
 
     def _step(self) -> None:
         with contextlib.ExitStack() as held:
-            for rank in self._job.ranks:  # a report that is being sent, which may take long now, holds its rank
+            for rank in self._job.ranks:  # a report in flight, which may take long now, holds its rank's lock
                 held.enter_context(rank.lock)
             calls = [rank.issue(self._job.world) for rank in self._job.ranks]
             spans = [self._job.ranks[call.rank].complete(call, send=False) for call in calls]
@@ -55,7 +55,7 @@ class Bystander:
             rank.send_spans([span])
 
     def hang(self, seconds: float) -> list[str]:
-        """Let it hang; what is wrong with what was said of it, before and in so many seconds from then."""
+        """Let the job hang for up to so many seconds. Return what was wrong with its incidents before and then."""
         self._end_steps()
         early = [(one["category"], one["culprit_ranks"]) for one in self._hub.incidents(self._job.id)]
         self._job.skip(CULPRIT)

@@ -1,4 +1,4 @@
-"""The faults, what becomes of a job with each, and who may be named."""
+"""The faults, how a job with each of them ends, and which ranks may be named."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 STEPS = 12
 HELD_SECONDS = 8
-"""How long a rank that is only slow does nothing: twice the stall time."""
+"""Seconds for which a slow rank does nothing: twice the stall time."""
 
 
 class Blame(enum.Enum):
-    """Who is named in the end: the victim; the victim or nobody; nobody."""
+    """Who is named at the end: the victim; the victim or nobody; nobody."""
 
     VICTIM = "victim"
     PERHAPS = "perhaps"
@@ -20,13 +20,13 @@ class Blame(enum.Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind.
+    """One kind of fault.
 
     Attributes:
-        blame: what the collector may say. An innocent rank is never named.
-        outside: it is done by the test, at any moment after the victim's first step.
-        early: it may also come before the process group; only then, if `late` is not set.
-        keeps_ring: the evidence may stay where it is, since it could be written nowhere else.
+        blame: whom the collector may name. It must never name an innocent rank.
+        outside: the test causes it, at any moment after the victim's first step.
+        early: it may also come before the process group exists. If `late` is not set, it always comes then.
+        keeps_ring: the ring may stay behind, because the evidence could not be written elsewhere.
     """
 
     name: str

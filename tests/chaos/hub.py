@@ -1,4 +1,4 @@
-"""The collector of all jobs: killed, restarted, and watched meanwhile."""
+"""The collector of all jobs. Cases kill and restart it, and `Hub` watches its health."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.ports import free_address
 
 
 class Hub:
-    """In a context. Each start has the same addresses and data.
+    """Use it in a ``with`` block. Each start has the same addresses and data.
 
     Attributes:
         starts: how often it was started.
-        resident: most memory that one of its processes has had, in bytes.
-        slowest: longest answer of /healthz in seconds, without what other programs took of the processors.
+        resident: peak memory of its processes, in bytes.
+        slowest: longest answer of /healthz in seconds, without the time that other programs had the processors.
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -31,7 +31,7 @@ class Hub:
         self.starts = 0
         self.resident = 0
         self.slowest = 0.0
-        # A default port that another program takes or leaves between two starts would be a socket less or more.
+        # Other programs could take or leave a default port between two starts, and so change the number of sockets.
         self._options = ("--grpc", self.grpc, "--http", self.http, "--otlp-http", free_address(), *options)
         self._open = contextlib.ExitStack()
         self._watch: HealthWatch | None = None
@@ -53,11 +53,11 @@ class Hub:
         self.look()
 
     def look(self) -> None:
-        """Ask for its health until `look_away`."""
+        """Ask for the collector's health until `look_away`."""
         self._watch = self._open.enter_context(HealthWatch(self.collector).running())
 
     def look_away(self) -> None:
-        """For what holds the collector from outside."""
+        """Stop asking, for a fault that stops the collector from outside."""
         if self._watch is not None:
             self._watch.end()
             self.slowest = max(self.slowest, self._watch.slowest)
@@ -66,12 +66,12 @@ class Hub:
             self.resident = max(self.resident, self.collector.resident())
 
     def kill(self) -> None:
-        """As the kernel does when memory is short."""
+        """Kill the collector, as the kernel does when memory is short."""
         self.look_away()
         self.collector.kill()
 
     def files(self) -> list[str]:
-        """What its process has open."""
+        """Return the files and sockets that the process has open."""
         folder = Path(f"/proc/{self.collector.process.pid}/fd")
         found = []
         for entry in folder.iterdir():
@@ -83,7 +83,7 @@ class Hub:
         return sum(name.startswith("socket:") for name in self.files())
 
     def incidents(self, job: str) -> list[dict[str, Any]]:
-        """The last state of each incident of a job, over all starts."""
+        """Return the last state of each incident of a job, over all starts."""
         last: dict[str, dict[str, Any]] = {}
         for number in range(self.starts):
             file = self.folder / f"start-{number}" / "incidents.jsonl"
@@ -96,7 +96,7 @@ class Hub:
         return list(last.values())
 
     def trouble(self) -> str:
-        """The first traceback in a log of its processes."""
+        """Return the first traceback in a log of the processes."""
         for log in sorted(self.folder.glob("start-*/err.txt")):
             text = log.read_text(errors="replace")
             at = text.find("Traceback")

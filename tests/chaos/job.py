@@ -1,12 +1,12 @@
 """Trains a little, as a user's program does, with one fault: ``job.py FOLDER FAULT VICTIM STEP STEPS HELD``.
 
-Each rank writes what it computed, to the last bit, as ``FOLDER/result-RANK``, so that jobs can be compared. ``STEP``:
-before which step the victim does the fault, -1: before the process group. A fault that comes from outside is done by
-another program; all ranks wait for it, before their last step, until ``FOLDER/struck`` is there. ``FOLDER/failed`` is
-written just before a fault of the victim's own. ``HELD``: seconds for which a rank that is only slow does nothing.
+Each rank writes its exact results to ``FOLDER/result-RANK``, so that jobs can be compared. ``STEP``: the victim does
+the fault before this step; -1: before the process group exists. Another program does the faults from outside; all ranks
+wait for it before their last step, until ``FOLDER/struck`` exists. The victim writes ``FOLDER/failed`` just before it
+does a fault itself. ``HELD``: seconds for which a slow rank does nothing.
 
-``job.py FOLDER again SEED``: a job that is restarted: in each attempt the rank that the seed chooses fails;
-it ends well once ``FOLDER/enough`` is there.
+``job.py FOLDER again SEED``: a job that is restarted. In each attempt the rank that the seed chooses fails. The job
+ends cleanly once ``FOLDER/enough`` exists.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 
 import torch
-import torch._dynamo  # DDP does so between two collectives, for seconds on a busy machine: then a rank does come late
+import torch._dynamo  # DDP would import it between two collectives, which makes a rank seconds late on a busy machine
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,7 +31,7 @@ NUMBERS = [*map(int, sys.argv[3:]), 0, 0, 0]
 VICTIM, STEP, STEPS, HELD_SECONDS = NUMBERS[:4]
 PAUSE = 0.1
 LIMITS = {"never": 8.0}
-"""Timeout of the groups in seconds, where the fault must end by it."""
+"""Fault -> timeout of the groups in seconds, for faults that only the timeout ends."""
 RANK = int(os.environ["RANK"])
 
 
@@ -48,17 +48,17 @@ def wait_for(name: str) -> None:
 
 
 def let_go(tensor: torch.Tensor) -> None:
-    """Wait until no thread of gloo holds the last tensor of a job any more.
+    """Wait until no thread of gloo holds the job's last tensor.
 
-    A group joins its threads with the GIL held, and one that drops a tensor of Python's needs it: without this, ranks
-    of torch 2.13 hang at their end now and then, with or without otel-fr.
+    A group joins its threads with the GIL held, and a thread needs the GIL to drop a Python tensor. Without this wait,
+    ranks of torch 2.13 sometimes hang at their end, with or without otel-fr.
     """
     while tensor._use_count() > 1:
         time.sleep(0.02)
 
 
 def fork() -> None:
-    """A child that lives as long as the job, and one that has ended."""
+    """Fork a child that lives as long as the job, and a child that ends at once."""
     if os.fork() == 0:
         os._exit(0)
     if os.fork() == 0:
@@ -112,7 +112,7 @@ def train(group_seconds: float) -> None:
     note(f"ready-{RANK}", str(os.getpid()))
     for step in range(STEPS):
         if step == STEPS - 1:
-            wait_for("struck")  # all ranks: none waits for another meanwhile
+            wait_for("struck")  # all ranks wait here, so none waits for another rank
         fail(step)
         time.sleep(PAUSE)
         batch = torch.randn(8, 16, generator=torch.Generator().manual_seed(step * world + RANK))
@@ -131,7 +131,7 @@ def train(group_seconds: float) -> None:
 
 
 def fail_again(seed: int) -> None:
-    """One attempt: the fault is noted before it is done, for what is not noted cannot be missed."""
+    """Run one attempt. The fault is noted before it happens: the test expects a verdict only for noted faults."""
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     chance = random.Random(f"{seed} {attempt}")
     dist.init_process_group("gloo")

@@ -1,4 +1,4 @@
-"""One job with one fault, beside the same job without otel-fr: do both end alike, who is named, and what is left?"""
+"""One job with one fault, and the same job without otel-fr: do both end alike, who is named, and what is left?"""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from tests.support.waiting import wait_for
 
 JOB = Path(__file__).with_name("job.py")
 MARK = "CHAOS_JOB"
-"""Variable by which the processes of a job are found, whatever they have become."""
+"""The environment variable that marks the processes of a job, whatever program they run."""
 STALL_SECONDS = torchrun.UNHURRIED
 START_SECONDS = 900.0
-"""For its ranks to be ready, or for the victim's fault: with a load of 60 they took 140 s."""
+"""Limit for the ranks to be ready, or for the victim's fault: with a load of 60 they took 140 s."""
 END_SECONDS = 150.0
-"""A job that lasts longer from then on hangs: its groups time out long before."""
+"""Limit for the job's end after that. A job that takes longer hangs: its groups time out long before."""
 GONE_SECONDS = 60.0
-"""For its monitors to end: they try for 30 s to tell of a failure."""
+"""Limit for the monitors' end: they try for 30 s to report a failure."""
 VERDICT_SECONDS = 40.0
 CUT_SECONDS = 5.0
 CLOCKS = (-400 * 86_400, -3_600, 90, 86_400)
-"""Seconds by which a wrong clock is off."""
+"""Offsets of wrong clocks, in seconds."""
 _TORCH_ABORTS = "terminate called without an active exception"
-"""What torch 2.13 says when it aborts a rank at its exit, now and then, with or without otel-fr."""
+"""Message of torch 2.13, which sometimes aborts a rank at its exit, with or without otel-fr."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a seed chooses. ``delay``: seconds from the victim's first step to what is done from outside."""
+    """The choices of a seed. ``delay``: seconds from the victim's first step to a fault from outside."""
 
     seed: int
     fault: Fault
@@ -65,7 +65,7 @@ class Case:
 
     @classmethod
     def of(cls, seed: int, names: list[str]) -> Case:
-        """Seeds in a row take the faults in turn."""
+        """Return the case of a seed. Consecutive seeds take the faults in turn."""
         chance = random.Random(seed)
         fault = FAULTS[names[seed % len(names)]]
         world = chance.choice((2, 3, 4))
@@ -88,7 +88,7 @@ class Case:
 
 @dataclass(frozen=True)
 class End:
-    """How a job ended: torchrun's exit status, what it says of the victim, and what ranks have computed by rank."""
+    """How a job ended: torchrun's exit status, its message about the victim, and the results by rank."""
 
     status: int
     victim: str
@@ -102,11 +102,11 @@ class End:
 
 @dataclass
 class Outcome:
-    """What did not hold of a case, a sentence each.
+    """The failed checks of a case, a sentence each.
 
     Attributes:
-        named: causes by the collector, and by the files.
-        seconds: from the fault until the collector had opened an incident that names the victim; None: it has not.
+        named: the causes from the collector, and from the files.
+        seconds: from the fault until the collector opened an incident that names the victim; None: it did not.
     """
 
     case: Case
@@ -116,7 +116,7 @@ class Outcome:
 
 
 class Bare:
-    """The same jobs without otel-fr. Neither victim nor step changes how one ends, so each is run once."""
+    """The same jobs without otel-fr. Victim and step do not change how a job ends, so each job runs once."""
 
     def __init__(self, folder: Path, clock: Path | None) -> None:
         self._folder = folder
@@ -125,7 +125,7 @@ class Bare:
         self._runner = ThreadPoolExecutor(1)
 
     def end(self, case: Case) -> Future[End]:
-        """How the case's job ends; jobs run one after the other, beside the one with otel-fr."""
+        """Return how the case's job ends. Jobs run one after the other, beside the jobs with otel-fr."""
         key = (case.fault.name, case.world, case.step < 0)
         if key not in self._ends:
             self._ends[key] = self._runner.submit(self._run, case)
@@ -137,7 +137,7 @@ class Bare:
 
 
 class _Run:
-    """One execution of a case's job, in a folder of its own."""
+    """One execution of a case's job, in its own folder."""
 
     def __init__(self, case: Case, folder: Path, env: dict[str, str], clock: Path | None) -> None:
         self.case = case
@@ -151,10 +151,10 @@ class _Run:
             self._env |= {"LD_PRELOAD": str(clock), **odd}
 
     def to_end(self, hub: Hub | None, relay: Relay | None) -> End:
-        """Once more where torch itself aborts a rank at its exit.
+        """Run the job to its end, again if torch itself aborts a rank at its exit.
 
         Raises:
-            subprocess.TimeoutExpired: the job hangs; its processes are ended.
+            subprocess.TimeoutExpired: the job hung, and its processes were killed.
         """
         for _ in range(5):
             end = self._once(hub, relay)
@@ -172,7 +172,7 @@ class _Run:
         arguments += [str(STEPS), str(HELD_SECONDS)]
         log = self.folder / "job.log"
         with log.open("w") as output:
-            # Forks of a warm process would show its environment in /proc, not their own, and load no library first.
+            # Not forks of a warm process: /proc would show its environment, and they could not preload a library.
             start = functools.partial(torchrun.start, program=torchrun.FRESH)
             job = start(self.folder, str(JOB), *arguments, nproc=case.world, env=self._env, output=output)
         undo: list[int] = []
@@ -195,7 +195,7 @@ class _Run:
         return End(job.returncode, found[1] if found else "", results)
 
     def _strike(self, rank: int, hub: Hub | None, relay: Relay | None) -> list[int]:
-        """Do from outside what the case says; returns processes that stay stopped until the job has ended.
+        """Do the case's fault from outside. Returns processes that stay stopped until the job has ended.
 
         Args:
             rank: the victim's process.
@@ -247,7 +247,7 @@ def _hold_collector(name: str, hub: Hub, relay: Relay) -> None:
 
 @contextlib.contextmanager
 def _surroundings(case: Case, hub: Hub, folder: Path) -> Iterator[tuple[dict[str, str], Relay]]:
-    """Environment of the job with otel-fr, and the network between it and the collector."""
+    """Yield the environment of the job with otel-fr, and the network between the job and the collector."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with contextlib.ExitStack() as stack:
         host, port = hub.grpc.rsplit(":", 1)
@@ -270,7 +270,7 @@ def _surroundings(case: Case, hub: Hub, folder: Path) -> Iterator[tuple[dict[str
 
 
 def run(case: Case, hub: Hub, bare: Bare, folder: Path, clock: Path | None) -> Outcome:
-    """Run a case, with what it must be like first."""
+    """Run a case and its job without otel-fr, and compare them."""
     outcome = Outcome(case)
     folder.mkdir()
     with contextlib.ExitStack() as stack:
@@ -294,7 +294,7 @@ def run(case: Case, hub: Hub, bare: Bare, folder: Path, clock: Path | None) -> O
         outcome.wrong += _blamed(case, causes, "the collector", case.fault.blame)
         dumps = folder / "dumps"
         if dumps.is_dir() and any(dumps.iterdir()):
-            # Files are written by those that saw a fault: the victim may have left none.
+            # Ranks that saw a fault write files. The victim may have left none.
             asked = Blame.PERHAPS if case.fault.blame is Blame.VICTIM else case.fault.blame
             done = otel_fr("analyze", dumps, "--format", "json")
             found = cause_incidents(json.loads(done.stdout)["incidents"]) if done.stdout else []
@@ -308,7 +308,7 @@ def run(case: Case, hub: Hub, bare: Bare, folder: Path, clock: Path | None) -> O
 
 
 def _end_of(to_end: Callable[[], End]) -> End | None:
-    """None: it hangs."""
+    """Return how the job ended; None: it hangs."""
     try:
         return to_end()
     except subprocess.TimeoutExpired:
@@ -322,7 +322,7 @@ def _differing(end: End | None, expected: End | None) -> str:
 
 
 def _live(case: Case, hub: Hub, run: _Run) -> list[dict[str, Any]]:
-    """The causes that the collector names, once the victim is among them where it must be."""
+    """Return the collector's causes. If the victim must be named, wait until it is."""
     job = f"chaos-{case.seed}"
 
     def named() -> list[dict[str, Any]]:
@@ -332,7 +332,7 @@ def _live(case: Case, hub: Hub, run: _Run) -> list[dict[str, Any]]:
 
 
 def _seconds_to(case: Case, causes: list[dict[str, Any]], run: _Run) -> float | None:
-    """From the fault until an incident named the victim."""
+    """Return the seconds from the fault until an incident named the victim."""
     began = max(path.stat().st_mtime for name in ("struck", "failed") if (path := run.folder / name).exists())
     seen = [
         datetime.fromisoformat(one["detected_at"].replace("Z", "+00:00")).timestamp()
@@ -343,7 +343,7 @@ def _seconds_to(case: Case, causes: list[dict[str, Any]], run: _Run) -> float | 
 
 
 def _left(case: Case, run: _Run) -> list[str]:
-    """Processes and files of a job that are still there when they should not be."""
+    """Return the job's processes and files that should not be left, but are."""
     wait_for(lambda: not run.processes(), GONE_SECONDS)
     wrong = []
     for pid in run.processes():
@@ -353,7 +353,7 @@ def _left(case: Case, run: _Run) -> list[str]:
     run.end_all()
     files = [path for path in run.rings.rglob("*") if not path.is_dir() and path.name != "filled"]
     if case.fault.blame is not Blame.NOBODY:
-        # What monitors agreed on after a failure stays an hour, so that it is not said again (monitor/control/node.py).
+        # Monitors' notes about a failure stay for an hour, so that none logs it again (monitor/control/node.py).
         files = [path for path in files if not path.parent.name.startswith("run-")]
     if not case.fault.keeps_ring and files:
         wrong.append(f"{len(files)} files are left: {', '.join(str(path) for path in files[:4])}")
@@ -361,7 +361,7 @@ def _left(case: Case, run: _Run) -> list[str]:
 
 
 def _blamed(case: Case, causes: list[dict[str, Any]], who: str, blame: Blame) -> list[str]:
-    """What is wrong with the causes."""
+    """Return what is wrong with the causes."""
     named = [(one["category"], one["culprit_ranks"]) for one in causes if one["culprit_ranks"]]
     innocent = [one for one in named if blame is Blame.NOBODY or one[1] != [case.victim]]
     if innocent:

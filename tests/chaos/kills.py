@@ -1,4 +1,4 @@
-"""Kills of a collector to which jobs report that fail all the time: each fault is told, and none twice as new."""
+"""Kills of a collector while jobs that keep failing report to it. Each fault must be told, and none twice as new."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from tests.support.incident_receivers import AlertSink, Receiver
 from tests.support.waiting import PATIENCE, wait_for
 
 _Attempt = tuple[str, int]
-"""Job and number of the attempt."""
+"""(job, number of the attempt)."""
 
 JOBS = 2
-"""At the same time."""
+"""Jobs at the same time."""
 WORLD = 2
 UP_SECONDS = 3.0
-"""Shortest time that a collector runs, and never less than it was away: what waits for it must get through."""
+"""Shortest run of a collector. It also runs as long as it was away, so that waiting reports reach it."""
 APART_SECONDS = (0.0, 8.0)
-"""From then until its kill, if that does not follow a fault."""
+"""Further seconds until the kill, if the kill does not follow a fault."""
 AFTER_SECONDS = (0.0, 3.0)
-"""Between a fault and the kill that follows it: meanwhile it is reported, judged, stored and told."""
+"""Seconds between a fault and the kill after it, in which the fault is reported, judged, stored and told."""
 DOWN_SECONDS = (0.0, 2.0)
 
 
 @dataclass
 class Told:
-    """What was counted; ``wrong``: what did not hold.
+    """The counts. ``wrong``: the failed checks.
 
     Attributes:
-        unheard: not told, and not lost: the collector was away for longer than monitors try.
-        unnamed: told, but without the rank that failed: what was said, with the job and the attempt.
+        unheard: faults that were not told, because the collector was away for longer than monitors try.
+        unnamed: faults that were told without the failed rank: the text, with the job and the attempt.
     """
 
     kills: int = 0
@@ -55,7 +55,7 @@ class Told:
 
 
 class Receivers:
-    """A webhook's receiver, and one that takes what an Alertmanager takes."""
+    """A webhook's receiver, and a receiver in place of Alertmanager."""
 
     def __init__(self) -> None:
         self.webhook = Receiver()
@@ -65,11 +65,11 @@ class Receivers:
         return "--webhook", self.webhook.url, "--alertmanager", self.alertmanager.url
 
     def posts(self) -> list[tuple[str, dict[str, Any]]]:
-        """Of the webhook: key and body of each."""
+        """Return the webhook's posts: (key, body)."""
         return [(headers["webhook-id"], json.loads(body)) for _, _, headers, body in list(self.webhook.requests)]
 
     def alerts(self) -> set[str]:
-        """Ids of incidents in alerts."""
+        """Return the ids of incidents in alerts."""
         return {one["annotations"]["incident_id"] for post in list(self.alertmanager.posts) for one in post}
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class Receivers:
 
 
 def run(hub: Hub, receivers: Receivers, folder: Path, seed: int, count: int, until: float) -> Told:
-    """Kill the collector so many times, or until then (`time.monotonic`)."""
+    """Kill the collector ``count`` times, but not after ``until`` (`time.monotonic`)."""
     told = Told()
     away: list[tuple[float, float]] = []
     chance = random.Random(f"{seed} kills")
@@ -117,7 +117,7 @@ def run(hub: Hub, receivers: Receivers, folder: Path, seed: int, count: int, unt
 
 
 def _wait(chance: random.Random, folder: Path) -> None:
-    """Until the next kill: of two, one follows a fault."""
+    """Wait until the next kill. Half of the kills follow a fault."""
     if chance.random() < 0.5:
         time.sleep(chance.uniform(*APART_SECONDS))
         return
@@ -131,7 +131,7 @@ def _faults(folder: Path) -> list[Path]:
 
 
 def _may_miss(at: float, begun: float, over: float) -> bool:
-    """Whether a collector that was away then need not hear of a fault.
+    """Return True if a collector that was away at these times may miss a fault.
 
     A monitor tries for 30 s, and pauses for up to 5 s.
     """
@@ -144,7 +144,7 @@ def _start(hub: Hub, place: Path, seed: int, number: int) -> tuple[subprocess.Po
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{hub.grpc}",
         "OTEL_FR_JOB_ID": f"chaos-{place.name}",
         "OTEL_FR_STALL_SECONDS": str(STALL_SECONDS),
-        # In torchrun's own store, gloo's next attempt may find the addresses of the one before.
+        # In torchrun's own store, gloo may find the addresses of the attempt before.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
     with (place / "job.log").open("w") as log:
@@ -154,7 +154,7 @@ def _start(hub: Hub, place: Path, seed: int, number: int) -> tuple[subprocess.Po
 
 
 def _untold(faults: dict[_Attempt, int], receivers: Receivers, named: bool = False) -> set[_Attempt]:
-    """Attempts whose fault the webhook was not told of; ``named``: or not with the rank that failed."""
+    """Return the attempts whose fault the webhook was not told; ``named``: or was told without the failed rank."""
     causes = [body["incident"] for _, body in receivers.posts() if body["incident"]["caused_by"] is None]
     told = {
         (one["job"], one["attempt"])
@@ -200,6 +200,6 @@ def _count(told: Told, faults: dict[_Attempt, int], unheard: set[_Attempt], rece
 
 
 def _share(one: dict[str, Any], later: dict[str, Any]) -> bool:
-    """Whether one alert stands for two incidents that were open at the same time, and shows the later one."""
+    """Return True if the two incidents were open at the same time and share an alert, which shows the later one."""
     is_alike = (one["job"], one["category"]) == (later["job"], later["category"])
     return is_alike and one["detected_at"] <= later["detected_at"] <= (one["resolved_at"] or later["detected_at"])

@@ -1,1 +1,1 @@
-"""A mutation fuzz of what otel-fr reads from others, against real processes: ``make fuzz SECONDS=300``."""
+"""A mutation fuzz of all that otel-fr reads from others, with real processes: ``make fuzz SECONDS=300``."""

@@ -1,4 +1,4 @@
-"""One input for one target, as it is made, kept and replayed."""
+"""Cases (one input for one target), and failures that are saved and replayed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Case:
-    """``target``: what takes it. ``data``: its bytes. ``more``: what else the target needs, JSON-like."""
+    """``target``: takes the input. ``data``: the input's bytes. ``more``: JSON-like facts that the target needs."""
 
     target: str
     data: bytes
@@ -20,14 +20,14 @@ class Case:
 
 @dataclass
 class Failure:
-    """What went wrong, and the inputs that came before, newest last."""
+    """The problem, and the inputs before it, newest last."""
 
     what: str
     cases: list[Case]
 
 
 def save(folder: Path, name: str, failure: Failure) -> Path:
-    """Write a failure down, to be replayed."""
+    """Write a failure to a file, from which it can be replayed."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     cases = [{"target": c.target, "data": base64.b64encode(c.data).decode(), "more": c.more} for c in failure.cases]
@@ -36,7 +36,7 @@ def save(folder: Path, name: str, failure: Failure) -> Path:
 
 
 def load(path: Path) -> Failure:
-    """The inverse of `save`."""
+    """Read a failure that `save` wrote."""
     found = json.loads(path.read_text())
     cases = [Case(one["target"], base64.b64decode(one["data"]), one["more"]) for one in found["cases"]]
     return Failure(found["what"], cases)

@@ -1,4 +1,4 @@
-"""How cases are sent to a collector, and which answers are wrong."""
+"""Sends cases to a collector, and checks the answers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.support.collector_process import Collector
 from tests.support.grpc_calls import WATCH
 
 ANSWER_SECONDS = 40.0
-"""For one answer: more than the collector gives a request to arrive."""
+"""Limit for one answer: more than the collector's limit for a request to arrive."""
 RAW_SECONDS = 0.05
-"""For the answer to bytes that may be no whole request."""
+"""Limit for the answer to bytes that may be an incomplete request."""
 OPEN_STREAMS = 20
 """Control streams that one client keeps open."""
 _WRONG = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class Client:
-    """Sends cases over connections of its own."""
+    """Sends cases over its own connections."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
@@ -37,7 +37,7 @@ class Client:
         self._channel.close()
 
     def send(self, case: Case) -> str:
-        """Send one; returns what is wrong with the answer, "" if nothing."""
+        """Send a case. Returns what is wrong with the answer; "": nothing."""
         match case.target:
             case "grpc":
                 return self._grpc(case)
@@ -77,7 +77,7 @@ class Client:
         return ""
 
     def _stream(self, case: Case) -> str:
-        """A call of no message, or of several."""
+        """Make a call with several messages, or none."""
         call = self._channel.stream_unary(case.more["signal"], None, None)
         messages = iter([case.data] * case.more["times"])
         try:
@@ -116,9 +116,9 @@ class Client:
                 answer.read()
             return "" if answer.status < 500 or answer.status == 503 else f"HTTP status {answer.status}"
         except (http.client.HTTPException, ValueError, ConnectionError):
-            return ""  # the request was none, or the connection was closed because of it
+            return ""  # the request was invalid, or the server closed the connection because of it
         except TimeoutError:
-            # A request that announces a body and brings none is waited for.
+            # The server waits for a body that the request announced but did not bring.
             return "" if headers and not body else "no answer"
         finally:
             client.close()

@@ -1,4 +1,4 @@
-"""Mutated database files, with which a collector is started."""
+"""Mutated database files, and a collector that starts with them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _NEWER = re.compile(r"was written by (?:a newer|another) otel-fr \(version \d+")
 
 
 def options(data: Path) -> tuple[str, ...]:
-    """Of a collector that uses the folder."""
+    """Return the options of a collector that uses the folder."""
     return ("--data", str(data), "--forward", NO_BACKEND, "--forward-queue-size", "32MiB", "--quiet")
 
 
 def make_databases(folder: Path) -> dict[str, bytes]:
-    """By name, the files of a collector that was killed: two incidents, and requests that wait; logs included."""
+    """Return the files of a killed collector, by name: two incidents, waiting requests, and the databases' logs."""
     data = folder / "data"
     folder.mkdir(parents=True, exist_ok=True)
     with running(folder / "run", *options(data)) as collector:
@@ -56,7 +56,7 @@ def _has_incident(collector: Collector, job: str) -> bool:
 
 
 def make_case(rnd: random.Random, files: dict[str, bytes], folder: Path) -> Case:
-    """The files with one or two of them changed, as bytes or by SQL, or lost. ``folder``: for work."""
+    """Return the files with one or two of them changed by bytes or SQL, or lost. ``folder``: for temporary files."""
     changed = dict(files)
     if rnd.random() < 0.5:
         changed = _change_rows(rnd, changed, folder)
@@ -78,7 +78,7 @@ def make_case(rnd: random.Random, files: dict[str, bytes], folder: Path) -> Case
 
 
 def _change_in_place(rnd: random.Random, data: bytes) -> bytes:
-    """Bytes of some pages, as a broken disk or memory would."""
+    """Change bytes of some pages, as broken disks or memory do."""
     changed = bytearray(data)
     for _ in range(rnd.choice((1, 3, 30, 300)) if changed else 0):
         at = rnd.randrange(len(changed))
@@ -91,7 +91,7 @@ def _change_in_place(rnd: random.Random, data: bytes) -> bytes:
 
 
 def _change_rows(rnd: random.Random, files: dict[str, bytes], folder: Path) -> dict[str, bytes]:
-    """One of the databases with other values, tables or a version that another program has written."""
+    """Change values, tables or the version of one database, as another program might."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name, data in files.items():
@@ -101,7 +101,7 @@ def _change_rows(rnd: random.Random, files: dict[str, bytes], folder: Path) -> d
             with contextlib.suppress(sqlite3.Error, OverflowError):
                 db.execute(*_statement(rnd, db))
         db.commit()
-        if rnd.random() < 0.5:  # with the change in the log, as after SIGKILL
+        if rnd.random() < 0.5:  # the change is in the log, as after SIGKILL
             return {path.name: path.read_bytes() for path in folder.iterdir()}
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -136,7 +136,7 @@ def _text(rnd: random.Random) -> bytes:
 
 
 def start_with(case: Case, folder: Path) -> str:
-    """Start a collector with the files, use it and end it; returns what is wrong, "" if nothing."""
+    """Start a collector with the files, use it and end it. Returns what is wrong; "": nothing."""
     shutil.rmtree(folder, ignore_errors=True)
     data = folder / "data"
     data.mkdir(parents=True)

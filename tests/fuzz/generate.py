@@ -1,4 +1,4 @@
-"""Cases, made without end from the seeds."""
+"""Makes any number of cases from the seeds."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _HEADER_VALUES = (
 
 
 class Generator:
-    """Makes the cases of one worker. ``rnd``: its own source of chance; ``worker``: its number, below 10."""
+    """Makes the cases of one worker. ``rnd``: its own generator. ``worker``: its number, below 10."""
 
     def __init__(self, seeds: Seeds, rnd: random.Random, worker: int = 0) -> None:
         self._seeds = seeds
@@ -76,7 +76,7 @@ class Generator:
         self._made = 0
 
     def for_collector(self) -> Case:
-        """A request of any kind."""
+        """Return a request of any kind."""
         self._made += 1
         kinds: tuple[Callable[[], Case], ...] = (
             self._otlp, self._otlp, self._report, self._report, self._report, self._json, self._watch, self._api,
@@ -88,11 +88,11 @@ class Generator:
         return case
 
     def for_reader(self) -> Case:
-        """A file."""
+        """Return a file."""
         return self._rnd.choice((self._dump, self._dump_data, self._ring, self._folder))()
 
     def _folder(self) -> Case:
-        """A file of a job beside a sound one of another rank: the ranks are compared."""
+        """Return a file beside a sound file of another rank of the job, because the reader compares ranks."""
         sound, other = self._rnd.choice(self._seeds.pairs)
         data = other
         if other.startswith(b"{") or self._rnd.random() < 0.5:
@@ -104,7 +104,8 @@ class Generator:
         return Case("folder", data, {"beside": base64.b64encode(sound).decode()})
 
     def _own(self, data: bytes) -> bytes:
-        """With a job of this worker, another one now and then: a report with a large number makes all others late."""
+        """Put this worker's job into the data. The job changes from time to time, because after a report with a large
+        number all other reports of the job are too late."""
         return data.replace(JOB.encode(), f"fz{self._worker}{self._made // JOB_CASES % 10**5:05}".encode())
 
     def _send(self, signal: str, data: bytes, kind: str = "application/x-protobuf") -> Case:
@@ -116,7 +117,7 @@ class Generator:
             more["encoding"] = rnd.choice(("gzip", "gzip", "deflate"))
         if kind != "application/x-protobuf" or rnd.random() < 0.5:
             return Case("http", data, {**more, "kind": kind})
-        if rnd.random() < 0.05:  # a call has one message; what if it has another number?
+        if rnd.random() < 0.05:  # a call must have one message
             return Case("grpc stream", data, {**more, "times": rnd.choice((0, 2, 2, 5))})
         return Case("grpc", data, {**more, "compressed": rnd.random() < 0.2})
 
@@ -128,7 +129,7 @@ class Generator:
         return self._send(rnd.choice((signal, signal, signal, TRACES, LOGS)), change(rnd, data, other))
 
     def _report(self) -> Case:
-        """Reports are judged too, so many of them must be nearly right."""
+        """Return a request of reports. Many are nearly valid, so that the collector judges them."""
         rnd = self._rnd
         event, report = rnd.choice(self._seeds.reports)
         resource = self._own(self._seeds.resource)
@@ -187,7 +188,7 @@ class Generator:
         )
 
     def _raw_grpc(self) -> Case:
-        """Frames of any kind, often after the headers of a call."""
+        """Return HTTP/2 frames of any kind, often after the headers of a call."""
         rnd = self._rnd
         call = settings() + frame(HEADERS, END_HEADERS, 1, request() + NEWEST * rnd.choice((0, 1, 4_000)))
         payloads = (rnd.randbytes(rnd.choice((0, 4, 8, 100))) for _ in range(rnd.randrange(8)))
@@ -219,7 +220,7 @@ class Generator:
         return Case("dump", made)
 
     def _ring(self) -> Case:
-        """Bytes changed anywhere; some check sums of the header, records and definitions are made right again."""
+        """Return a ring with changed bytes. Some check sums of header, records and definitions are made right."""
         rnd = self._rnd
         ring = bytearray(rnd.choice(self._seeds.rings))
         for _ in range(rnd.choice((1, 3, 30))):
@@ -237,7 +238,7 @@ class Generator:
         return Case("ring", bytes(ring))
 
     def _change_checked(self, ring: bytearray, at: int) -> None:
-        """If a definition is there, or a record, change some of its bytes and make its check sum right."""
+        """If there is a definition or a record at ``at``, change some of its bytes and make its check sum right."""
         rnd = self._rnd
         if rnd.random() < 0.5:
             return

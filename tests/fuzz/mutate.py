@@ -1,4 +1,4 @@
-"""Mutations: of bytes, of the structure of protobuf messages, and of JSON-like data. All from one `random.Random`."""
+"""Mutations of bytes, of the structure of protobuf messages, and of JSON-like data, all from a `random.Random`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_SIZE = 2 << 20
-"""Bytes that one mutated input may have; larger ones have tests of their own."""
+"""Most bytes of a mutated input. Other tests cover larger inputs."""
 MAX_REPEATED = 20_000
-"""Bytes up to which a part of an input is repeated: repeated parts may be repeated again."""
+"""Most bytes of a repeated part of an input. Repeated parts may be repeated again."""
 MAX_DEPTH = 24
-"""Levels of a message that are taken apart; deeper ones are bytes."""
+"""Levels of a message that are parsed. Deeper messages stay bytes."""
 NUMBERS = (0, 1, 2, 127, 128, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1)
 FLOATS = (0.0, -0.0, 1e308, -1e308, 5e-324, float("inf"), float("-inf"), float("nan"))
 TEXTS = (
@@ -40,7 +40,7 @@ TEXTS = (
 
 
 def mutate_bytes(rnd: random.Random, data: bytes, other: bytes = b"") -> bytes:
-    """Some pieces changed, cut out, doubled, or replaced by pieces of another input."""
+    """Change, cut out or double some pieces, or replace them by pieces of another input."""
     changed = bytearray(data or b"\0")
     for _ in range(rnd.choice((1, 1, 2, 4, 16))):
         at = rnd.randrange(len(changed) + 1)
@@ -66,7 +66,7 @@ def mutate_bytes(rnd: random.Random, data: bytes, other: bytes = b"") -> bytes:
 
 @dataclass
 class Field:
-    """One field of a protobuf message. ``value``: int, bytes, or the fields of a message."""
+    """A field of a protobuf message. ``value``: int, bytes, or the fields of a message."""
 
     number: int
     wire: int
@@ -74,7 +74,7 @@ class Field:
 
 
 def parse_message(data: bytes, depth: int = 0) -> list[Field] | None:
-    """The fields of a message; None: it is none."""
+    """Return the fields of a message; None: the bytes are no message."""
     fields: list[Field] = []
     at = 0
     while at < len(data):
@@ -105,7 +105,7 @@ def parse_message(data: bytes, depth: int = 0) -> list[Field] | None:
 
 
 def write_message(fields: list[Field]) -> bytes:
-    """The bytes of a message; values that do not fit their wire type are written as they are."""
+    """Return the bytes of a message. Values that do not fit their wire type are written as they are."""
     out = bytearray()
     for field in fields:
         out += _write_varint(field.number << 3 | field.wire)
@@ -118,7 +118,7 @@ def write_message(fields: list[Field]) -> bytes:
 
 
 def mutate_message(rnd: random.Random, data: bytes, other: bytes) -> bytes:
-    """A protobuf message with some fields changed; bytes if it is none."""
+    """Change some fields of a protobuf message. If the data is no message, change bytes."""
     fields, others = parse_message(data), parse_message(other)
     if not fields:
         return mutate_bytes(rnd, data, other)
@@ -128,12 +128,12 @@ def mutate_message(rnd: random.Random, data: bytes, other: bytes) -> bytes:
             if holder:
                 _mutate_field(rnd, holder, rnd.randrange(len(holder)), _pick_holder(rnd, others) if others else [])
         return write_message(fields)[:MAX_SIZE]
-    except RecursionError:  # nested again and again
+    except RecursionError:  # nested too deep
         return mutate_bytes(rnd, data, other)
 
 
 def _pick_holder(rnd: random.Random, fields: list[Field]) -> list[Field]:
-    """The fields of one message somewhere in it."""
+    """Return the fields of the message, or of a random message inside."""
     while True:
         inner = [field.value for field in fields if isinstance(field.value, list) and field.value]
         if not inner or rnd.random() < 0.25:
@@ -179,7 +179,7 @@ def _other_value(rnd: random.Random, field: Field) -> int | bytes:
 
 
 def mutate_data(rnd: random.Random, data: Any) -> Any:
-    """JSON-like data with some values, keys, lengths or depths changed; a copy."""
+    """Return a copy of JSON-like data with some values, keys, lengths or depths changed."""
     changed = json_copy(data)
     for _ in range(rnd.choice((1, 1, 2, 5))):
         holder = _pick_container(rnd, changed)
@@ -211,7 +211,7 @@ def mutate_data(rnd: random.Random, data: Any) -> Any:
 
 
 def json_copy(data: Any) -> Any:
-    """A copy of nested dicts and lists; tuples stay."""
+    """Return a copy of nested dicts and lists. Tuples are not copied."""
     if isinstance(data, dict):
         return {key: json_copy(value) for key, value in data.items()}
     return [json_copy(value) for value in data] if isinstance(data, list) else data
@@ -227,7 +227,7 @@ def _pick_container(rnd: random.Random, data: Any) -> Any:
 
 
 def _odd(rnd: random.Random, value: Any) -> Any:
-    """Another value: of the same type, or not."""
+    """Return another value, of the same type or of another type."""
     nested: Any = value
     match rnd.randrange(7):
         case 0:
@@ -251,12 +251,12 @@ def _odd(rnd: random.Random, value: Any) -> Any:
 
 
 def _repeated(value: Any, times: int) -> list[Any]:
-    """So many of the same value, or as many as are not too large together."""
+    """Return a list with the value so many times, or fewer times if the list would be too large."""
     return [value] * max(1, min(times, MAX_REPEATED // (1 + _weight(value))))
 
 
 def _weight(value: Any) -> int:
-    """About the bytes of its JSON."""
+    """Return the approximate size of the value's JSON in bytes."""
     weight = 0
     stack = [value]
     while stack and weight < MAX_REPEATED:
@@ -269,10 +269,10 @@ def _weight(value: Any) -> int:
 
 
 def dumps(rnd: random.Random, data: Any) -> bytes:
-    """As JSON, NaN and lone surrogates included, mostly escaped; now and then with bytes changed."""
+    """Return JSON, which may have NaN and lone surrogates, mostly escaped. Sometimes bytes are changed."""
     try:
         text = json.dumps(data, ensure_ascii=rnd.random() < 0.8)
-    except (RecursionError, ValueError):  # nested too deep, or an integer too long, for Python to write
+    except (RecursionError, ValueError):  # too deep, or an integer is too long, for Python to write
         text = "[" * 2_000
     raw = text.encode("utf-8", "surrogatepass")[:MAX_SIZE]
     return mutate_bytes(rnd, raw) if rnd.random() < 0.15 else raw

@@ -1,6 +1,6 @@
-"""The reader of files in a process of its own, with limits: for each path on standard input, what it cost.
+"""A process that reads files, with limits. For each path on standard input it prints the memory, and what went wrong.
 
-``python -m tests.fuzz.reader BYTES`` limits the address space, so that a reader that asks for too much memory ends.
+``python -m tests.fuzz.reader BYTES`` limits the address space, so the process ends if it asks for too much memory.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from otel_fr.ring import RingFormatError, RingReader
 from tests.support.paths import ROOT
 
 LIMIT = 2 << 30
-"""Bytes of address space: five times what reading the largest valid file of its size takes."""
+"""Bytes of address space: five times the need of the largest valid file."""
 
 
 def read(path: Path) -> None:
-    """All that otel-fr reads of a file: as the analyzer does, and a ring also as the monitor does."""
+    """Read a file and write all outputs, like the analyzer; read a ring also like the monitor."""
     if path.suffix == ".ring":
         with contextlib.suppress(RingFormatError), RingReader.open(path) as reader:
             for record in reader.records():
@@ -54,7 +54,7 @@ def read(path: Path) -> None:
         entries,
     ):
         text.encode(errors="backslashreplace")
-    if analysis.run is not None and path.stat().st_size % 10 == 0:  # they are synced to the disk
+    if analysis.run is not None and path.stat().st_size % 10 == 0:  # not always: these files are synced to the disk
         for name in ("calls.json", "calls.sqlite", "calls"):
             write_database(analysis, path.with_name(name))
     for batch in span_batches(analysis):
@@ -63,7 +63,7 @@ def read(path: Path) -> None:
 
 
 class Reader:
-    """The process, seen from outside. Started again when it has ended."""
+    """Runs the reading process, and starts it again when it has ended."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -74,7 +74,7 @@ class Reader:
         """Have one file read.
 
         Returns:
-            what went wrong ("" if nothing), the seconds, and the bytes of memory that it took.
+            what went wrong ("": nothing), the seconds, and the bytes of memory.
         """
         process = self._started()
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""One run of the fuzz: workers that send, a watch over the collector, a reader; and what they found."""
+"""One run of the fuzz: workers that send, a watch over the collector, a reader, and the failures."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.support.health import HealthWatch
 WORKERS = 3
 """Clients that send at the same time."""
 KEPT = 100
-"""Inputs before a failure of the collector that are kept with it: it may show later than its cause."""
+"""Inputs that are saved with a failure of the collector. It may show later than its cause."""
 MAX_FAILURES = 10
-"""Of one run; then it ends."""
+"""Failures after which a run ends."""
 CHECK_SECONDS = 1.0
 TOKEN_SECONDS = 3.0
-"""Between two changes of the tokens file."""
+"""Seconds between two changes of the tokens file."""
 DATABASE_PAUSE = 1.0
 """Seconds from the end of a collector with mutated databases to the start of the next one."""
 FILE_TARGETS = ("dump", "ring", "folder")
@@ -40,9 +40,9 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Seconds that /healthz may take, MiB that the collector may hold, seconds and MiB that one file may take.
+    """Limits: seconds of /healthz, MiB of the collector, seconds and MiB of one file.
 
-    What other programs on a busy machine take from the threads that ask and answer does not count for /healthz.
+    Time in which other programs keep the asking or the answering thread from a processor does not count for /healthz.
     """
 
     latency: float = 1.5
@@ -53,7 +53,7 @@ class Ceilings:
 
 @dataclass
 class Outcome:
-    """What a run has seen. ``counts``: cases by target."""
+    """The measurements and failures of a run. ``counts``: cases by target."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[Path] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Fuzz:
 
     Args:
         folder: for its files; failures are saved in ``folder/failures``.
-        seed: of all chance in it. Which worker is first is the machine's choice.
+        seed: of all random choices in the run. The order of the workers is up to the machine.
     """
 
     def __init__(self, folder: Path, seed: int, ceilings: Ceilings) -> None:
@@ -203,7 +203,7 @@ class Fuzz:
             self._end.wait(0.05)
 
     def _check(self, started: Collector) -> None:
-        """Whether the collector runs, its log and its metrics are clean, and it is small enough."""
+        """Check that the collector runs, that its memory is within the limit, and that its log has no traceback."""
         if started.process.poll() is not None:
             self._fail(f"the collector ended with status {started.process.returncode}", self._kept())
             self._end.set()
@@ -222,7 +222,7 @@ class Fuzz:
             return list(self._recent)
 
     def _fail(self, what: str, cases: list[Case]) -> None:
-        """Save a failure, one of each kind."""
+        """Save a failure, but only the first of each kind."""
         kind = " ".join(word for word in what.split("\n")[-2 if what.count("\n") > 1 else 0].split() if word.isalpha())
         with self._lock:
             if kind in self._known:
@@ -238,7 +238,7 @@ class Fuzz:
 
 @contextlib.contextmanager
 def collector(folder: Path, rnd: random.Random) -> Iterator[Collector]:
-    """A collector that stores, checks tokens, and forwards to a backend that is not there."""
+    """Run a collector that stores, checks tokens, and forwards to a missing backend."""
     tokens = folder / "tokens"
     write_tokens(rnd, tokens)
     with running(folder / "run", *options(folder / "data"), "--tokens", str(tokens)) as started:

@@ -1,4 +1,4 @@
-"""Valid inputs, from which the others are made: a played job's requests, and the files of support and fixtures."""
+"""Valid inputs, from which cases are made: a played job's requests, and files from support and fixtures."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from tests.support.played_job import Job
 from tests.support.rings import OPERATIONS, RankRing, float_signature, signature
 
 JOB = "fuzz/job"
-"""Of the played job; other names of the same length take its place."""
+"""Name of the played job. Cases replace it by names of the same length."""
 STACK = 'Thread 0x1 (most recent call first):\n  File "/job/data.py", line 17 in load\n'
 
 
 @dataclass
 class Seeds:
-    """By signal, requests; the JSON of rank reports with their events; control requests; files by their kind.
+    """Valid inputs.
 
     Attributes:
+        requests: by signal. reports: (event, JSON). watches: control requests. dumps: by kind.
         pairs: files of two ranks of one job.
     """
 
@@ -44,7 +45,7 @@ class Seeds:
 
 
 class _Recorder:
-    """Takes the place of a collector."""
+    """Keeps requests, in place of a collector."""
 
     def __init__(self) -> None:
         self.requests: dict[str, list[bytes]] = {TRACES: [], LOGS: [], METRICS: []}
@@ -55,7 +56,7 @@ class _Recorder:
 
 
 def make_seeds(folder: Path) -> Seeds:
-    """``folder``: for the files of imaginary ranks."""
+    """Return the seeds. ``folder``: for the files of imaginary ranks."""
     seeds = Seeds()
     _add_requests(seeds)
     _add_files(seeds, folder)
@@ -109,7 +110,7 @@ def _add_requests(seeds: Seeds) -> None:
 
 
 def _tell(ring: RankRing) -> None:
-    """Heartbeats, sections and a step, in the ring's activity section."""
+    """Write heartbeats, sections and a step into the ring's activity section."""
     activity = ring.writer.activity
     body = (1, 1, activity.reference("loading"), 11, 12, 1000, 0, 2000, 0, 1, -1)
     activity.open(body)
