@@ -17,7 +17,7 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def processes_with(text: str, file: str = "cmdline") -> list[int]:
-    """Return the ids of processes with this text in their command line, or with ``environ`` in their initial environment."""
+    """Return ids of the processes with this text in their command line, or with ``environ`` in their environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

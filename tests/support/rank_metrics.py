@@ -1,4 +1,4 @@
-"""Requests for metrics, as monitors send them."""
+"""OTLP requests of metrics, as monitors send them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MISSING = [name.removeprefix("prometheus-") for name in os.environ.get("OTEL_FR_
 ACCEPTED = re.compile(
     # Programs that are neither on PyPI nor in Debian.
     r"no OpenTelemetry Collector here|no headers_setter|no Jaeger here"
-    # Features that other versions of torch have.
+    # Features that the tests' version of torch does not have.
     r"|torch (before \d|has no )|from torch \d\.\d+ on|this torch|needs torch \d"
     # Actions that a container or its kernel may forbid.
     r"|root may write anywhere|this kernel does not report|no cgroup with a memory limit|cannot mount "

@@ -1,4 +1,4 @@
-"""A command at a terminal of a given size, driven by keys. Its screen has no colours."""
+"""A command at a terminal of a given size, driven by keys. Tests see its text without colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs real jobs under plain torchrun against a real collector, as a user would: environment variables only."""
+"""Runs real jobs under torchrun with a real collector, as a user does: only environment variables name otel-fr."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ needed = [
     pytest.mark.torchrun,
     pytest.mark.skipif(not shutil.which("torchrun", path=str(BIN)), reason="torchrun is not installed here"),
 ]
-"""Marks of tests that run torchrun jobs."""
+"""Marks for tests that run torchrun jobs."""
 
 
 def base_environment() -> dict[str, str]:
@@ -37,7 +37,7 @@ def base_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def collector(folder: Path, *options: str, at: Collector | None = None) -> Iterator[Collector]:
-    """Run a collector during the block. ``at``: it takes the addresses of one that has ended."""
+    """Run a collector during the block. ``at``: a collector that has ended; the new one takes its addresses."""
     grpc = at.grpc if at else free_address()
     http = at.http.removeprefix("http://") if at else free_address()
     with running(folder, "--grpc", grpc, "--http", http, *options) as started:
@@ -55,7 +55,7 @@ class Job:
     dumps: Path
 
     def analyze(self) -> tuple[int, dict[str, Any]]:
-        """Run `otel-fr analyze` on the job's flight-recorder files; return exit status and JSON."""
+        """Run `otel-fr analyze` on the job's flight-recorder files, and return exit status and JSON."""
         done = otel_fr("analyze", self.dumps, "--format", "json")
         return done.returncode, json.loads(done.stdout) if done.stdout else {}
 
@@ -65,9 +65,9 @@ class Job:
 
 
 FRESH = (str(BIN / "torchrun"),)
-"""The beginning of torchrun's command."""
+"""The beginning of the command of plain torchrun."""
 WARM = FRESH if warm.FRESH else warm.torchrun()
-"""torchrun whose ranks start with torch imported. It starts all jobs, except in tests that need plain torchrun."""
+"""torchrun with ranks that start with torch imported. Tests use it unless they need plain torchrun."""
 
 
 def start(
@@ -88,7 +88,7 @@ def start(
 
 
 def call(folder: Path, command: Sequence[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run torchrun with only this environment. ``command`` follows its beginning."""
+    """Run torchrun with the arguments ``command``, in exactly this environment."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with warm.popen([*WARM, *command], env=env, cwd=folder, **pipes) as process:
         try:
@@ -99,14 +99,14 @@ def call(folder: Path, command: Sequence[str], env: dict[str, str]) -> subproces
 
 
 def finish(process: subprocess.Popen[str], folder: Path, seconds: float = PATIENCE) -> Job:
-    """Wait for the end of the job that `start` began in this folder, and return it."""
+    """Wait for the end of a job that `start` began in this folder, and return the job."""
     output, _ = process.communicate(timeout=seconds)
     (folder / "job.log").write_text(output)
     return Job(process.returncode, output, folder / "dumps")
 
 
 class Started:
-    """A job that was started. ``result`` is set once it has ended."""
+    """A job in the background. ``result`` is set once it has ended."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self._process = process
@@ -114,7 +114,7 @@ class Started:
         self.result: Job | None = None
 
     def wait(self, seconds: float = PATIENCE) -> Job:
-        """Wait for its end."""
+        """Wait for the job's end."""
         if self.result is None:
             self.result = finish(self._process, self._folder, seconds)
         return self.result
@@ -122,9 +122,9 @@ class Started:
 
 @contextlib.contextmanager
 def started(folder: Path, script: str, *arguments: str, **options: Any) -> Iterator[Started]:
-    """Run a job. At the end of the block it is ended as a launcher would, unless it has ended.
+    """Run a job during the block, and then end it as a launcher does, unless it has ended.
 
-    ``options`` are those of `start`.
+    ``options``: as in `start`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     process = start(folder, script, *arguments, **options)
@@ -142,13 +142,13 @@ def started(folder: Path, script: str, *arguments: str, **options: Any) -> Itera
 
 
 def run(folder: Path, script: str, *arguments: str, **options: Any) -> Job:
-    """Run a job to its end; ``options`` are those of `start`."""
+    """Run a job to its end. ``options``: as in `start`."""
     with started(folder, script, *arguments, **options) as job:
         return job.wait()
 
 
 UNHURRIED = 4.0
-"""Stall time of jobs that must raise nothing: a busy machine may delay one of their ranks for 2 s."""
+"""Stall time of jobs that must raise no incident: a busy machine may delay a rank for 2 s."""
 
 
 def endpoint(running: Collector, stall_seconds: float = 2.0) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Checks a trace against the Trace Event Format (`otel_fr.analyze.output.perfetto.FORMAT`), and against Perfetto's
 importer (``src/trace_processor/importers/json``).
 
-Events of a thread nest or are apart. An arrow's ends have one id, name and category and lie in a slice, and its begin
-is not after its end. 0 is no process or thread.
+Two events of a thread are nested or do not overlap. The two ends of an arrow have the same id, name and category. Each
+lies in a slice, and the first is not after the second. No process or thread has the number 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Trace:
 
     Attributes:
         slices: all complete events.
-        arrows: (slice where it begins, slice where it ends), the innermost ones.
+        arrows: (innermost slice where it begins, innermost slice where it ends).
     """
 
     def __init__(self, text: str) -> None:
@@ -100,7 +100,7 @@ class Trace:
         return max(around, key=lambda item: item.start)
 
     def of(self, process: str) -> list[Slice]:
-        """Return the slices of one process, in the order of their times."""
+        """Return the slices of one process, ordered by time."""
         return sorted((item for item in self.slices if item.process == process), key=lambda item: item.start)
 
 
@@ -128,7 +128,7 @@ def _check(event: Event) -> None:
 
 
 def _check_nesting(slices: list[Slice]) -> None:
-    """Check that complete events of one thread nest, or are apart."""
+    """Check that complete events of one thread are nested or do not overlap."""
     stack: list[int] = []
     for item in sorted(slices, key=lambda item: (item.start, -item.end)):
         while stack and stack[-1] <= item.start:

@@ -1,4 +1,4 @@
-"""The part of a verdict that names faults."""
+"""The causes in a verdict."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _Incident = TypeVar("_Incident", bound=Mapping[str, Any])
 
 
 def causes(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings that no other one explains."""
+    """Return the findings that are no consequences."""
     return [finding for finding in findings if finding.caused_by is None]
 
 
 def cause_incidents(incidents: Iterable[_Incident]) -> list[_Incident]:
-    """Like `causes`, for incidents, as JSON shows them."""
+    """Like `causes`, for incidents in their JSON form."""
     return [incident for incident in incidents if incident["caused_by"] is None]

@@ -1,4 +1,4 @@
-"""The collector without a process and its ports, on virtual time: a minute of a job takes a second of a test."""
+"""The collector without a process and ports, on virtual time: a test plays a minute of a job in a second."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _HOST = "collector:8080"
 
 
 class Refused(grpc.RpcError):
-    """The error that a client of the gRPC port gets for a refused request."""
+    """The error of a refused request, as a client of the gRPC port gets it."""
 
     def __init__(self, code: grpc.StatusCode) -> None:
         super().__init__(code)
@@ -86,7 +86,7 @@ class Monitor:
         self._commands = watcher.__aiter__()
 
     def next_command(self) -> control_pb2.Command:
-        """Return the next command, which has been sent."""
+        """Return the next command. It must have been sent."""
 
         async def take() -> bytes:
             return await asyncio.wait_for(self._commands.__anext__(), PATIENCE)
@@ -94,7 +94,7 @@ class Monitor:
         return control_pb2.Command.FromString(self._collector.do(take()))
 
     def others(self) -> list[bytes]:
-        """Return all other commands, once the stream has ended."""
+        """Return all further commands, once the stream has ended."""
 
         async def take() -> list[bytes]:
             return [command async for command in self._commands]
@@ -103,20 +103,20 @@ class Monitor:
 
 
 async def _reached(backends: Sequence[Backend]) -> list[clients.Backend]:
-    """Return the clients that send to these backends, made in the loop that will run them."""
+    """Return clients for these backends. Call in the event loop that will run them."""
     tls = clients.Tls()
     return [one if isinstance(one, MemoryBackend) else clients.make_backend(one.url, tls, {}) for one in backends]
 
 
 class VirtualCollector(CollectorView):
-    """A collector in this process, which takes requests where the gRPC port hands them on.
+    """A collector in this process. It takes requests in place of the gRPC port.
 
     Args:
-        on: the time on which it runs; None: one of its own.
-        data: the folder of its store; None: it has none.
-        forward: backends for the signals of ``signals``.
-        queue_size: bytes that wait for one at most.
-        selects: they get the traces of incidents only.
+        on: the time on which it runs; None: its own.
+        data: the folder of its store; None: it has no store.
+        forward: backends that get the requests of ``signals``.
+        queue_size: most bytes that wait for a backend.
+        selects: backends get only the traces of incidents.
         outlets: makes further outlets. alert_after: as in `IncidentBook`.
     """
 
@@ -173,7 +173,7 @@ class VirtualCollector(CollectorView):
         self._contexts.callback(self.time.every(TICK, lambda: self.do(self._step())))
 
     def do(self, work: Awaitable[_T]) -> _T:
-        """Do work in its event loop."""
+        """Do work in the collector's event loop, and return the result."""
 
         async def await_it() -> _T:
             return await work
@@ -184,7 +184,7 @@ class VirtualCollector(CollectorView):
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
-        """Let other programs ask it at `http`, at any time."""
+        """Answer other programs at `http` during the block."""
 
         async def start() -> HttpServer:
             server = HttpServer(self._app, listener)
@@ -218,14 +218,14 @@ class VirtualCollector(CollectorView):
         while not self.service.step() or self.service.judge.in_progress:
             await asyncio.sleep(0)
         await self._finished.all_kept()
-        # The threads that write files are on the machine's time.
+        # Threads that write files run on the machine's time.
         while any(self._queues.waiting[one.name] for one in self._memories if not one.is_down):
             await asyncio.sleep(0)
         if self.store is not None:
             self.store.settled(PATIENCE)
 
     def deliver(self, look: Callable[[], object]) -> None:
-        """Let time pass until ``look`` returns a true value. The receivers of outlets are on the machine's time."""
+        """Let time pass until ``look`` returns a true value. Receivers of outlets run on the machine's time."""
         end = time.monotonic() + PATIENCE
         while not look():
             assert time.monotonic() < end, self.said()
@@ -239,7 +239,7 @@ class VirtualCollector(CollectorView):
         self.kill()
 
     def kill(self) -> None:
-        """Let it do nothing more. What it has begun to write remains."""
+        """Stop all work at once. Writes that have begun are finished."""
         self._contexts.close()
         if not self._loop.is_closed():
             self.do(self._end())
@@ -253,14 +253,14 @@ class VirtualCollector(CollectorView):
             await self.store.ends.close(PATIENCE)
         if self._forwarder is not None:
             await self._forwarder.close(PATIENCE)
-            await asyncio.sleep(0)  # what is on the queue's file is noted in the store
+            await asyncio.sleep(0)  # the store notes what is in the queue's file
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
-        """Stop it like a signal: what is pending is judged, published and sent."""
+        """Stop as on a signal: judge, publish and send what is pending."""
         self.do(self._finish())
         self.kill()
 
@@ -315,13 +315,13 @@ class VirtualCollector(CollectorView):
         return [json.loads(line) for line in self._memory.lines]
 
     def printed(self) -> str:
-        """Return the text on its terminal."""
+        """Return the text on the collector's terminal."""
         return self._terminal.getvalue()
 
     def said(self) -> str:
         return self.printed()
 
     def watch(self, job: Any, rank: int = 0) -> Monitor:
-        """Let the monitor of a rank of a played job begin to watch."""
+        """Open the control stream of a monitor of a played job."""
         request = control_pb2.WatchRequest(job_id=job.id, attempt=job.attempt, run_id=job.run, rank=rank)
         return Monitor(self, self._contexts.enter_context(self.service.control.watch(request)))

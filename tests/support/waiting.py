@@ -1,4 +1,4 @@
-"""How long tests wait for actions of other processes."""
+"""Waits of tests for other processes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _T = TypeVar("_T")
 PATIENCE = float(os.environ.get("OTEL_FR_TEST_PATIENCE", "100"))
 """Seconds after which a wait fails.
 
-Only a failing test waits so long. It is many times what anything takes on an idle machine, because a busy one is slower
-by that much. If something must happen within a certain time, the test asserts that time.
+Only a failing test waits so long. A busy machine is many times slower than an idle one. A test that limits a time
+asserts that time instead.
 """
 _POLL_SECONDS = 0.02
 
 
 def wait_for(look: Callable[[], _T], seconds: float = PATIENCE) -> _T:
-    """Return the result of ``look`` as soon as it is true, or its last result at the end of the time."""
+    """Return the result of ``look`` once it is true, or its last result after ``seconds``."""
     end = time.monotonic() + seconds
     while not (found := look()) and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)

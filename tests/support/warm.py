@@ -1,10 +1,11 @@
-"""Programs that need not import what takes most of their start: torch two seconds of a processor, a monitor one second.
+"""Programs that start quickly, because they need not import modules: torch takes two CPU seconds, a monitor's one.
 
-Each is a process of its own, forked from a server that has imported these modules and done nothing with them
-(`scripts/warm.py`). It has its own session, process id, environment and exit status. A rank is activated like after
-``import torch``, and its monitor is such a fork, too. torchrun is the real one, except for how it starts ranks. Tests
-of the activation itself, of how a monitor is started, of a process's memory and of what is loaded before Python start
-Python.
+Each program is a process forked from a server that has imported these modules and done nothing with them
+(`scripts/warm.py`). It has its own session, process id, environment and exit status. A rank is activated as after
+``import torch``, and its monitor is a fork, too. torchrun is the real torchrun, except that it forks the ranks.
+
+Tests start Python itself if they are about the activation, the start of a monitor, a process's memory, or libraries
+that are loaded before Python.
 """
 
 from __future__ import annotations
@@ -25,42 +26,43 @@ from pathlib import Path
 from typing import Any
 
 FRESH = os.environ.get("OTEL_FR_TEST_START") == "fresh"
-"""True: all programs start Python, like users' programs: `make test-all`."""
+"""True: all programs start Python, like users' programs, as in `make test-all`."""
 
 SERVER = Path(__file__).parent / "scripts" / "warm.py"
 SERVICES = "services"
-"""The server of monitors and collectors, which never import torch. Servers of ranks are named by Python's path."""
+"""Name of the server of monitors and collectors, which never import torch. A server of ranks has Python's path as its
+name."""
 _POLL_SECONDS = 0.01
 
 
 FOLDER = "OTEL_FR_TEST_SERVERS"
-"""The variable that names the folder of the servers' sockets: all workers of pytest share the servers."""
+"""The variable with the folder of the servers' sockets. All workers of pytest share the servers."""
 started: list[subprocess.Popen[bytes]] = []
 """The servers that this process started."""
 known: dict[str, str] = {}
-"""Server's name -> address, for each server that was asked for; in a server's program, only those that it may need."""
+"""Server's name -> address, for each server used so far; in a server's program, for each server that it may use."""
 
 
 def torchrun(python: str = sys.executable) -> tuple[str, str, str]:
-    """Return the beginning of the command of torchrun with such ranks."""
+    """Return the beginning of the command of torchrun with forked ranks."""
     return python, str(SERVER), "torchrun"
 
 
 def share() -> str:
-    """Return the folder of the servers, which this process and those that it starts from now on share.
+    """Return the folder of the servers. This process shares it with all processes that it starts later.
 
-    Servers end with the process that has made the folder: it alone has the pipe ``held`` open for writing.
+    Servers end with the process that made the folder, because only that process has the pipe ``held`` open for writing.
     """
     if FOLDER not in os.environ:
         os.environ[FOLDER] = folder = tempfile.mkdtemp()
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         os.mkfifo(held := os.path.join(folder, "held"))
-        os.open(held, os.O_RDWR)  # to the end; for writing alone it would wait for a reader
+        os.open(held, os.O_RDWR)  # never closed; O_WRONLY would wait for a reader
     return os.environ[FOLDER]
 
 
 def address(server: str) -> str:
-    """Return where a server listens. It is started when it is first asked for."""
+    """Return the path of a server's socket. Starts the server if needed."""
     if server not in known:
         services = "" if server == SERVICES else address(SERVICES)
         folder = share()
@@ -89,7 +91,7 @@ def _start_server(name: str, path: str, services: str) -> None:
 
 
 def ask(server: str, request: object, files: Sequence[int] = ()) -> str:
-    """Return a server's answer. ``files``: descriptors that it receives."""
+    """Return a server's answer. ``files``: descriptors to send."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
         channel.connect(server)
         socket.send_fds(channel, [json.dumps(request).encode()], files)
@@ -108,14 +110,14 @@ def start(
     """Start a program, and return its process id.
 
     Args:
-        files: its descriptors -> descriptors of this process.
+        files: descriptors of the program -> descriptors of this process.
         is_detached: nobody will ask for its exit status.
     """
     return int(ask(server, [list(command), dict(env), folder, list(files), is_detached], list(files.values())))
 
 
 def start_service(command: Sequence[str], files: Mapping[int, int]) -> int:
-    """Start a Python program that needs no torch, with these descriptors and as nobody's child. Return its id."""
+    """Start a Python program that needs no torch, with these descriptors, as nobody's child. Return its process id."""
     if not FRESH:
         return start(address(SERVICES), command, os.environ, os.getcwd(), files, is_detached=True)
     actions = [(os.POSIX_SPAWN_DUP2, file, target) for target, file in files.items()]
@@ -123,7 +125,7 @@ def start_service(command: Sequence[str], files: Mapping[int, int]) -> int:
 
 
 class Forked(subprocess.Popen[str]):
-    """`subprocess.Popen` of a Python program that a server forks. The overridden methods do the same as there."""
+    """`subprocess.Popen` of a Python program that a server forks. The methods do the same as in the base class."""
 
     def __init__(self, server: str, command: Sequence[str], **options: Any) -> None:
         self._server = server
@@ -172,31 +174,31 @@ class Forked(subprocess.Popen[str]):
 
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """`subprocess.Popen` of a program with text output. If it is torchrun with warm ranks, it is a server's fork."""
+    """`subprocess.Popen` of a program with text output. A server forks it if it is torchrun with forked ranks."""
     if tuple(command[1:3]) == torchrun()[1:]:
         return rank(command, **options)
     return subprocess.Popen(command, text=True, **options)
 
 
 def rank(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """The same for a program that has torch imported."""
+    """`subprocess.Popen` of a Python program that starts with torch imported."""
     if FRESH:
         return subprocess.Popen(command, text=True, **options)
     return Forked(address(command[0]), command, **options)
 
 
 def service(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """The same for a program in Python that needs no torch: it is always a fork."""
+    """`subprocess.Popen` of a Python program that needs no torch."""
     if FRESH:
         return subprocess.Popen(command, text=True, **options)
     return Forked(address(SERVICES), command, **options)
 
 
 def run(program: Path, env: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Like `subprocess.run` with captured output, for a program that has torch imported.
+    """`subprocess.run` with captured output of a Python program that starts with torch imported.
 
     Raises:
-        subprocess.TimeoutExpired: the program was ended after so long.
+        subprocess.TimeoutExpired: the program took too long, and was killed.
     """
     command = [sys.executable, str(program)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

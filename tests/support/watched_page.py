@@ -17,12 +17,12 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 def playwright() -> Any:
-    """Playwright's module; where it is not installed, the test is skipped, or all tests of the module that calls."""
+    """Return Playwright's module. If it is missing, skips the test, or the calling module with all its tests."""
     return pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 
 def expectation() -> Any:
-    """`expect` of Playwright, which waits as long as tests wait for anything else."""
+    """Return Playwright's `expect`, with the tests' patience."""
     expect = playwright().expect
     expect.set_options(timeout=1000 * PATIENCE)
     return expect
@@ -41,17 +41,17 @@ def chromium() -> Iterator[Any]:
 
 
 def new_page(browser: Any) -> Any:
-    """Return a page. A test waits for its contents as long as for anything else."""
+    """Return a page that waits with the tests' patience."""
     page = browser.new_page()
     page.set_default_timeout(1000 * PATIENCE)
     return page
 
 
 class Watched:
-    """A browser page that notes what should not happen: errors, warnings, dialogs, requests to elsewhere.
+    """A browser page that notes problems: errors, warnings, dialogs, requests to other hosts.
 
-    Tests use it one after the other, because a page takes most of a test's time to start. The next test does not see
-    what a site stores: each has a site of its own, at another port.
+    Tests use it one after the other, because a new page takes most of a test's time. A test does not see what the site
+    of another test has stored, because each test's site has another port.
     """
 
     def __init__(self, browser: Any) -> None:
@@ -65,7 +65,7 @@ class Watched:
 
     @contextmanager
     def used(self) -> Iterator[Watched]:
-        """Use the page for one test, at whose end nothing may have been noted."""
+        """Use the page for one test. Fails at the end if the page has noted a problem."""
         self.page.set_viewport_size({"width": 1400, "height": 900})
         self.page.emulate_media(color_scheme="light")
         yield self
@@ -77,7 +77,7 @@ class Watched:
         assert len(hosts) == 1
 
     def texts(self, function: str, calls: list[list[Any]]) -> list[Any]:
-        """Return the results of a function of page/text.js for these arguments. The page must be at a collector's."""
+        """Return the results of a function of page/text.js for these arguments. The page must be at a collector."""
         found: list[Any] = self.page.evaluate(
             """async ([name, calls]) => {
               const text = await import(new URL("page/text.js", location.href));

@@ -1,4 +1,4 @@
-"""The text of an incident, for tests that look for a part of it."""
+"""An incident's text, for tests that search it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from typing import Any
 
 
 def whole_text(incident: Mapping[str, Any]) -> str:
-    """The summary and the details, without the name of this machine, on which all ranks of a test's job run."""
+    """Return the summary and the details, without this machine's name, since all ranks of a test's job run here."""
     text = "; ".join([incident["summary"], *incident["details"]])
     return text.replace(f" ({socket.gethostname()})", "")

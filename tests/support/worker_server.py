@@ -1,7 +1,7 @@
-"""A worker server that answers on a Unix socket like torch's C++ ``_WorkerServer``, with entries that a test makes.
+"""A worker server on a Unix socket that answers like torch's C++ ``_WorkerServer``, with entries that a test makes.
 
-The entries have the form of torch 2.13's ``dump_json`` (FlightRecorderDetail.hpp). Like torch, an answer says of each
-call that has begun that it was seen to have begun just now, and of one that has ended that it began as it ended.
+The entries have the form of torch 2.13's ``dump_json`` (FlightRecorderDetail.hpp). As in torch, the begin of a call in
+progress was always discovered just now, and the begin of a call that has ended was discovered with its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def entry(number: int, **fields: Any) -> dict[str, Any]:
-    """An all_reduce of NCCL's that was enqueued just now. ``number``: of the collective in its group "0"."""
+    """Return an NCCL all_reduce that was enqueued just now. ``number``: its number in group "0"."""
     return {
         "record_id": number - 1,
         "pg_id": 0,
@@ -90,7 +90,7 @@ def worker_server(path: Path) -> Iterator[FakeWorkerServer]:
             self._send(server.body() if is_nccl else answer([]))
 
         def _send(self, body: bytes) -> None:
-            with contextlib.suppress(OSError):  # the client waits no longer
+            with contextlib.suppress(OSError):  # the client has stopped waiting
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

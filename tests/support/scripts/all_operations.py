@@ -1,6 +1,6 @@
-"""A job of two ranks that uses torch.distributed in every way; run by test_ops.py under torchrun.
+"""A job of two ranks that uses torch.distributed in every way. test_ops.py runs it under torchrun.
 
-Each rank writes what its ring says of each section, with what PyTorch's own recorder says, as JSON.
+Each rank writes, as JSON, its ring's records of each section, and the records of PyTorch's own recorder.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from otel_fr.ring import Record, RecordState, RingReader
 
 RESULT: dict[str, Any] = {"sections": {}, "facts": {}}
 HAS_RECORDER = hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json")
-"""PyTorch's own recorder can be read on the CPU; not in 2.6."""
+"""True if PyTorch's own recorder can be read on the CPU; not in 2.6."""
 OLD = tuple(int(part) for part in str(torch.__version__).split(".")[:2]) < (2, 13)
-"""Its gloo may refuse some of what follows: all_to_all of lists in 2.9."""
+"""True if gloo may refuse some of these operations, such as all_to_all of lists in 2.9."""
 
 Section = Callable[[], object]
 
@@ -91,7 +91,7 @@ def torch_entries() -> list[dict[str, Any]]:
 
 
 def settled(ring: RingReader, since: int) -> list[Record]:
-    """The records from ``since`` on, once none is in flight (callbacks run in gloo's threads)."""
+    """Return the records from ``since`` on, once no call is in flight (callbacks run in gloo's threads)."""
     deadline = time.monotonic() + 10
     while True:
         records = list(ring.records(since))
@@ -229,9 +229,9 @@ def groups(rank: int) -> None:
         section("alone", lambda: dist.all_reduce(torch.ones(2), group=alone))
     section("world_again", lambda: dist.all_reduce(torch.ones(2)))
 
-    if not hasattr(dist.distributed_c10d, "_register_pg_in_world"):  # as in 2.6, whose groups cannot be split
+    if not hasattr(dist.distributed_c10d, "_register_pg_in_world"):  # as in 2.6, which cannot split groups
         return
-    # torch 2.13 refuses split_group on a CPU; what it does after the backend's own split is this.
+    # torch 2.13 refuses split_group on a CPU. This is what it does after the backend's own split.
     store = dist.PrefixStore("parts", dist.distributed_c10d._get_default_store())
     part = dist.ProcessGroup(store, rank, 2)
     backend = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=60))
@@ -244,14 +244,14 @@ def groups(rank: int) -> None:
 
 
 def keeps_nothing(rank: int) -> None:
-    """Facts about what the recording holds on to, once collectives are over."""
+    """Write which objects the recording keeps alive after its collectives."""
     tensors = [torch.ones(1000) for _ in range(3)]
     references = [weakref.ref(tensor) for tensor in tensors]
     dist.all_reduce(tensors[0])
     dist.all_reduce(tensors[1], async_op=True).wait()
     (dist.isend(tensors[2], dst=1) if rank == 0 else dist.irecv(tensors[2], src=0)).wait()
     settled(reader(), 0)
-    dist.barrier()  # gloo's own threads keep a Work until their next one
+    dist.barrier()  # gloo's own threads keep a Work until they get the next
     dist.barrier()
     tensors.clear()
     gc.collect()
@@ -260,7 +260,7 @@ def keeps_nothing(rank: int) -> None:
 
 def group_ends(rank: int) -> None:
     group = dist.new_group([0, 1])
-    kept = torch.ones(1)  # torch before 2.8 may hang in the group's destructor if gloo's thread is the last to have it
+    kept = torch.ones(1)  # torch before 2.8 may hang in the group's destructor if gloo's thread has the last reference
     dist.all_reduce(kept, group=group)
     reference = weakref.ref(group)
     live = len(reader().groups())
@@ -294,7 +294,7 @@ def main() -> None:
     meta_tensors()
     dist.destroy_process_group()
     RESULT["facts"]["first_meta"] = reader().meta
-    # Another store: with the same one torch itself may find the first group's addresses.
+    # Another store: in the same store torch itself may find the first group's addresses.
     again = Path(sys.argv[1], "second-store").resolve()
     dist.init_process_group("gloo", init_method=f"file://{again}", rank=rank, world_size=2)
     kept = torch.ones(2)  # as in `group_ends`
@@ -308,7 +308,7 @@ def main() -> None:
 
 
 def _children() -> str:
-    """Commands of the child processes, without torch's compiler, which 2.6 starts."""
+    """Return the commands of the child processes, except torch's compiler, which 2.6 starts."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has just ended

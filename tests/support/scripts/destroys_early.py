@@ -1,6 +1,6 @@
-"""A job of two ranks that destroys groups with calls in flight that it does not wait for; run by test_destroy.py.
+"""A job of two ranks that destroys groups without waiting for their calls in flight. test_destroy.py runs it.
 
-Each rank writes the states that its ring has of these calls, and prints "done".
+Each rank writes the states of these calls in its ring, and prints "done".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from otel_fr.capture import hook
 from otel_fr.ring import RingReader
 
-tensor = torch.ones(4)  # kept: torch before 2.8 hangs if gloo's thread is the last to have a tensor
+tensor = torch.ones(4)  # kept: torch before 2.8 hangs if gloo's thread has the last reference to a tensor
 
 
 def call(group: dist.ProcessGroup | None) -> dist.Work | None:
@@ -31,7 +31,7 @@ group = dist.new_group([0, 1])
 works = [call(group)]
 dist.destroy_process_group(group)
 del group
-if "late" in sys.argv:  # a call of another group that is in flight does not delay it
+if "late" in sys.argv:  # a call in flight in another group does not delay the end
     group = dist.new_group([0, 1])
     dist.barrier(group)
     works.append(call(None))

@@ -1,6 +1,6 @@
-"""Plays a rank: writes a real ring by commands on standard input, one JSON object a line, and starts a real monitor.
+"""Plays a rank: starts a real monitor, and writes a real ring. Standard input has commands, one JSON object a line.
 
-Argument: a folder. It prints one JSON line when it is ready and one for each command it has done.
+Argument: a folder. It prints one JSON line when it is ready, and one after each command.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Player:
             "stack_file": str(self.stack_file),
             "responder_tid": responder.native_id,
         }
-        if "RECORDER" in os.environ:  # a Unix socket, at which a server answers for PyTorch's recorder
+        if "RECORDER" in os.environ:  # the Unix socket of a server that plays PyTorch's recorder
             meta[SOCKET_KEY] = os.environ["RECORDER"]
         self.meta: dict[str, object] = {**meta}
         self.writer = RingWriter.create(
@@ -94,7 +94,7 @@ class Player:
     # ---- commands
 
     def issue(self, n: int = 1, complete: str | None = "completed", every: float = 0.0, **values: Any) -> None:
-        """``complete``: how the calls end; None: not."""
+        """Enqueue ``n`` calls. ``complete``: how they end; None: they stay in flight."""
         kind = KIND_P2P if values.get("operation") in ("send", "recv") else KIND_COLLECTIVE
         timeout_ms = values.pop("timeout_ms", 600_000)
         key = json.dumps(values)
@@ -125,9 +125,9 @@ class Player:
         self.open.clear()
 
     def hold_gil(self, seconds: int = 0) -> int:
-        """Issue a call that does not end, and hold the GIL for so long; 0: until a byte comes, and return its length.
+        """Enqueue a call that does not end, and hold the GIL for so long; 0: until a byte comes. Returns its length.
 
-        In one command: a call that is alone for a while may count as stalled before the GIL is held.
+        One command does both, because the call may count as stalled before a second command takes the GIL.
         """
         print(json.dumps({"holding": True}), flush=True)
         self.issue(complete=None)
@@ -159,7 +159,7 @@ class Player:
         )
 
     def enter_run(self, rank: int, world_size: int) -> None:
-        """The default group is destroyed, and created again with other ranks."""
+        """Destroy the default group, and create it again with other ranks."""
         self.writer.remove_group(self.group)
         session = {"session": 1, "first_record": self.writer.head}
         run = {"rank": rank, "world_size": world_size, "nonce": "n1", "run_id": identity.run_id("job-7", 1, "n1")}
@@ -179,7 +179,7 @@ class Player:
         os._exit(code)
 
     def overrun(self, timeout: float, seconds: float, code: int) -> None:
-        """Be in a section for so long, then end."""
+        """Stay in a section for so long, then end."""
         sections.attach(self.writer.activity)
         sections.start_section("load", timeout)
         time.sleep(seconds)

@@ -1,5 +1,5 @@
-"""A monitor: reads a live ring until it holds the last record, checks all it sees. Arguments: ring, records, shapes,
-bytes of a call site. Prints JSON: how many it saw, how many it lost, what was wrong."""
+"""Plays a monitor: reads a live ring until it has the last record, and checks all records. Arguments: ring, records,
+shapes, bytes of a call site. Prints JSON: how many it saw, how many it lost, what was wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> None:
                 try:
                     assert record.record_id >= since
                     program.check(record)
-                    # Two calls below what is surely completed: it must not look in flight, not even while overwritten.
+                    # A call this old has surely completed. It must not look in flight, even while overwritten.
                     if record.record_id < head - COMPLETION_LAG - 2:
                         assert record.state is not RecordState.IN_FLIGHT, f"{record.record_id} of {head} in flight"
                 except AssertionError as error:

@@ -1,4 +1,4 @@
-"""A rank that does nothing but append, as fast as it can, until it is killed. Arguments: folder, proof, capacity,
+"""Plays a rank that only appends records, as fast as it can, until it is killed. Arguments: folder, proof, capacity,
 shapes, bytes of a call site."""
 
 from __future__ import annotations

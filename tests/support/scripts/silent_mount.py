@@ -1,6 +1,6 @@
-"""Mounts a file system (FUSE) that takes every request and never answers: who touches it sleeps uninterruptibly.
+"""Mounts a FUSE file system that takes every request and never answers. A process that uses it sleeps uninterruptibly.
 
-Usage: silent_mount.py FOLDER. Prints "mounted", or why it cannot mount; unmounts when its standard input is closed.
+Usage: silent_mount.py FOLDER. Prints "mounted", or why it cannot mount. Unmounts when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(folder: bytes) -> None:
     print("mounted", flush=True)
     sys.stdin.read()
     libc.umount2(folder, _DETACH)
-    os._exit(0)  # closes the device, so that the kernel answers all requests with an error
+    os._exit(0)  # closes the device; the kernel then answers all requests with an error
 
 
 def _serve(device: int) -> None:

@@ -1,4 +1,4 @@
-"""``otel-fr`` with a match engine that takes a minute: ``slow_judge.py loop|aside ...`` says where it judges."""
+"""``otel-fr`` with a match engine that takes a minute. ``slow_judge.py loop|aside ...`` says where it judges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_fr.cli import main
 
 JUDGING_SECONDS = 60.0
 LAST_WORDS = 3.0
-"""Seconds that are reserved for the last message, of twice as many to stop: a busy machine may take so long."""
+"""Seconds reserved for the last message. The collector has twice as many to stop, because a busy machine is slow."""
 
 
 def _diagnose(_: object) -> list[object]:

@@ -1,7 +1,7 @@
-"""Imports modules, then runs programs in forks of this process, which need not import them: tests/support/warm.py.
+"""Imports modules, then runs programs in forks of this process, which need not import them (tests/support/warm.py).
 
-``warm.py NAME PATH SERVICES LISTENER HELD`` is the server of that name at a socket PATH, until HELD is closed; SERVICES
-is the path of the server of monitors. ``warm.py torchrun ...`` is torchrun, whose ranks are such forks.
+``warm.py NAME PATH SERVICES LISTENER HELD`` is the server of that name at the socket PATH, until HELD is closed.
+SERVICES is the socket of the server of monitors. ``warm.py torchrun ...`` is torchrun with forked ranks.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from tests.support import warm  # noqa: E402
 del sys.path[1]
 
 RANKS: Final = (
-    "torch._dynamo",  # which DDP, FSDP and the first step of an optimizer import
+    "torch._dynamo",  # DDP, FSDP and the first step of an optimizer import it
     "torch.distributed.run",
     "torch.testing._internal.distributed.fake_pg",
     "otel_fr.capture.session",
     "otel_fr.ring",
 )
 SERVICES: Final = (
-    "otel_fr_collector",  # before gRPC, which reads only as it is imported that it must start no thread in a child
+    "otel_fr_collector",  # before gRPC: only at its import does gRPC read that it must start no threads in a child
     "otel_fr.monitor.__main__",
     "opentelemetry.exporter.otlp.proto.grpc._log_exporter",
     "opentelemetry.exporter.otlp.proto.grpc.metric_exporter",
@@ -44,14 +44,14 @@ SERVICES: Final = (
     "tests.support.rings",
 )
 ABOVE: Final = 20
-"""Descriptors that are received are moved above those that a program is given."""
+"""Received descriptors are moved to this number and above, out of the way of the program's descriptors."""
 
 
 def import_first(modules: Sequence[str]) -> dict[str, str]:
-    """What the programs need not import; without otel-fr's settings, so that it is not active here.
+    """Import modules for the programs, without otel-fr's settings, so that otel-fr is not active here.
 
     Returns:
-        the environment variables that the modules have set.
+        the environment variables that the imports have set.
     """
     settings = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OTEL_")}
     before = dict(os.environ)
@@ -59,7 +59,7 @@ def import_first(modules: Sequence[str]) -> dict[str, str]:
     for module in modules:
         importlib.import_module(module)
     del sys.path[1]
-    tempfile.tempdir = None  # an import may have asked for it; a program has its own
+    tempfile.tempdir = None  # an import may have set it; each program has its own
     found = {name: value for name, value in os.environ.items() if before.get(name) != value}
     for module in ("otel_fr.monitor.__main__", "otel_fr.cli"):
         sys.modules.pop(module, None)  # Python runs them under another name
@@ -68,23 +68,25 @@ def import_first(modules: Sequence[str]) -> dict[str, str]:
 
 
 def serve(listener: socket.socket, held: int, variables: Mapping[str, str]) -> list[str]:
-    """Returns the command of each program that is asked for, in a process with its environment, folder and files.
+    """Fork a process for each program that a client asks for. Returns, in the fork, the program's command.
+
+    The fork has the program's environment, folder and files.
 
     Args:
-        variables: which what is imported would set.
+        variables: environment variables that the imports would set.
     """
     while True:
         ready, _, _ = select.select([listener.fileno(), held], [], [])
         if held in ready:
-            os._exit(0)  # as if this process had never been: what was imported has nothing to say
+            os._exit(0)  # no exit handlers of the imported modules run
         channel, _ = listener.accept()
         request, received, _, _ = socket.recv_fds(channel, 1 << 20, 16)
-        if not request:  # who asked was killed meanwhile
+        if not request:  # the client was killed meanwhile
             channel.close()
             continue
         asked = json.loads(request)
         if isinstance(asked, int):
-            with contextlib.suppress(OSError):  # nobody waits for the answer any more
+            with contextlib.suppress(OSError):  # the client has stopped waiting
                 pid, status = os.waitpid(asked, os.WNOHANG)
                 channel.send(str(status).encode() if pid else b"runs")
         elif (child := os.fork()) == 0:
@@ -111,7 +113,7 @@ def serve(listener: socket.socket, held: int, variables: Mapping[str, str]) -> l
 
 
 def take(files: Mapping[int, int]) -> None:
-    """Files become those of these descriptors."""
+    """Make the descriptors ``files`` (keys) refer to the files of the received descriptors (values)."""
     moved = {target: fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, ABOVE) for target, file in files.items()}
     for file in files.values():
         os.close(file)
@@ -121,17 +123,17 @@ def take(files: Mapping[int, int]) -> None:
 
 
 def start_monitor(arguments: Sequence[str], env: Mapping[str, str], actions: Sequence[tuple[Any, ...]] = ()) -> None:
-    """In place of `otel_fr.capture.launch.start_detached`: the monitor is a fork."""
+    """Start the monitor as a fork, in place of `otel_fr.capture.launch.start_detached`."""
     with open(os.devnull, "rb") as nothing:
         files = {0: nothing.fileno(), 1: 1, 2: 2} | {target: file for _, file, target in actions}
         warm.start(warm.address(warm.SERVICES), arguments, env, os.getcwd(), files, is_detached=True)
 
 
 def become(command: list[str]) -> None:
-    """Runs ``[python, [-u], program | -c code | -m module, arguments...]`` as Python does, with what is imported."""
+    """Run ``[python, [-u], program | -c code | -m module, arguments...]`` as Python does, with the imported modules."""
     is_unbuffered = command[1] == "-u"
     arguments = command[2:] if is_unbuffered else command[1:]
-    # Those of this process may be of another kind: a pipe, a file, a terminal.
+    # This process's own streams may be of another kind: a pipe, a file, a terminal.
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
@@ -163,7 +165,7 @@ def become(command: list[str]) -> None:
 
 
 def torchrun() -> None:
-    """torchrun, in whose place a server starts the ranks."""
+    """Run torchrun with ranks that a server forks."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
     from torch.distributed.run import main
 
@@ -179,7 +181,7 @@ def main() -> None:
     name, path, services, listener, held = sys.argv[1:]
     warm.known.update({warm.SERVICES: services, name: path})
     variables = import_first(SERVICES if name == warm.SERVICES else RANKS)
-    gc.freeze()  # or each program goes through all of torch's objects when it ends, which takes 0.2 s
+    gc.freeze()  # otherwise each program visits all of torch's objects at its end, which takes 0.2 s
     become(serve(socket.socket(fileno=int(listener)), int(held), variables))
 
 

@@ -1,6 +1,6 @@
-"""A job of two ranks whose calls have Works without a future; run by test_works.py under torchrun.
+"""A job of two ranks with calls that have a Work without a future. test_works.py runs it under torchrun.
 
-Each rank runs the same random programs under both engines and writes what each recorded, as text.
+Each rank runs the same random programs under both engines, and writes the records of each engine as text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METHODS = (
 
 
 class Program:
-    """Random calls, the same on both ranks apart from who sends."""
+    """Random calls. They are the same on both ranks, except which rank sends."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -37,11 +37,11 @@ class Program:
 
     def run(self, _: object) -> None:
         self._choose = random.Random(self._seed)
-        self._unmatched = 1000  # tags of receives that no send matches
+        self._unmatched = 1000  # tags of receives without a matching send
         steps = (self._reduce_scatter, self._message, self._exchange, self._batch, self._any_source, self._dropped)
         for _ in range(STEPS):
             self._choose.choice(steps)()
-        dist.all_reduce(torch.ones(1))  # after which the Python engine keeps no Work
+        dist.all_reduce(torch.ones(1))  # after it, the Python engine keeps no Work
 
     def _end(self, work: Any) -> None:
         how = self._choose.choice(ENDS)
@@ -68,7 +68,7 @@ class Program:
             self._end(work)
             if self._choose.random() < 0.5:
                 work.wait()  # again; a second wait for a message would not return
-        elif not str(torch.__version__).startswith("2.6."):  # its gloo has none of lists
+        elif not str(torch.__version__).startswith("2.6."):  # its gloo has no reduce_scatter of lists
             dist.reduce_scatter(torch.ones(size), [torch.ones(size), torch.ones(size)])
 
     def _message(self) -> None:
@@ -117,7 +117,7 @@ def as_text(found: Any) -> dict[str, Any]:
 
 
 def functional_sum(tensor: torch.Tensor) -> float:
-    """Of what functional collectives make of it; they wait in C++."""
+    """Return the sum over a functional collective's result. The wait is in C++."""
     operators, group = torch.ops._c10d_functional, dist.group.WORLD
     assert group is not None
     result = operators.reduce_scatter_tensor(tensor, "sum", 2, group.group_name)
@@ -130,7 +130,7 @@ def functional_calls() -> None:
 
 
 def tensors_alive() -> int:
-    """How many tensors of Works that are gone, or over, are still there."""
+    """Return how many tensors are still alive after their Works have ended or vanished."""
     peer = 1 - dist.get_rank()
     tensors = [torch.ones(100) for _ in range(6)]
     references = [weakref.ref(tensor) for tensor in tensors]
@@ -147,13 +147,13 @@ def tensors_alive() -> int:
     del work
     works.clear()
     gc.collect()
-    dist.barrier()  # gloo's own threads keep a Work until their next one
+    dist.barrier()  # gloo's own threads keep a Work until they get the next
     dist.barrier()
     return sum(reference() is not None for reference in references)
 
 
 def what_the_user_gets() -> dict[str, Any]:
-    """Of each Work of this kind: what a program can see of it."""
+    """Return what a program can see of each Work without a future."""
     peer = 1 - dist.get_rank()
     tensor = torch.ones(2)
     works = {
