@@ -1,1 +1,1 @@
-"""Tests of the complete chain: real torchrun jobs and the programs around otel-fr."""
+"""Tests of the complete chain: real torchrun jobs, and real programs around otel-fr."""

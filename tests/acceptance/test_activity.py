@@ -1,4 +1,4 @@
-"""A real torchrun job with a rank that overruns a section: what a user sees and what becomes of the job."""
+"""A real torchrun job with a rank that overruns a section: the user's view, and the end of the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = torchrun.needed
 
 def test_a_rank_that_hangs_is_ended_and_the_restarted_job_finishes(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
-        # The limit of the section shows the hang; no rank is to stall because the machine is busy.
+        # The section's limit shows the hang. A busy machine must not make a rank stall.
         env = {**torchrun.endpoint(running, torchrun.UNHURRIED), "OTEL_FR_ON_HANG": "kill", "OTEL_FR_EXIT_GRACE": "1"}
         job = torchrun.run(tmp_path / "job", "activity.py", str(tmp_path), env=env, restarts=1)
         until(lambda: [one["state"] for one in running.causes()] == ["resolved"])

@@ -1,4 +1,4 @@
-"""Real jobs in which one rank decides otherwise than its peers: the incident says in what, live and from files."""
+"""Real jobs in which one rank decides differently from its peers. The incident names the decision, as do the files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNTOLD = {
 
 
 def test_what_differed_is_named_where_the_job_continues_with_wrong_numbers(tmp_path: Path) -> None:
-    """No span is sent, and no rank stalls: the ranks are asked for their calls, and for their files."""
+    """No span is sent, and no rank stalls: the collector asks the ranks for their calls and files."""
     text = "clips=True at step 12; the others False"
     sampler = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"}
     with torchrun.collector(tmp_path / "collector") as running:

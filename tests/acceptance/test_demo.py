@@ -51,7 +51,7 @@ def test_the_demo_explains_the_hung_job_within_the_promised_time(tmp_path: Path)
 
 @pytest.mark.long
 def test_at_a_terminal_the_job_hangs_on_and_the_page_shows_it_until_ctrl_c(tmp_path: Path) -> None:
-    """What a newcomer sees: a terminal of their own, the page's address, and an end without leftovers."""
+    """A newcomer's view at a terminal: the page's address, and an end without leftovers."""
     command = [str(BIN / "otel-fr"), "demo", "--dir", str(tmp_path / "out")]
     with terminal(command, columns=200, env=torchrun.base_environment()) as demo:
         assert demo.shows("Ctrl-C ends the demo"), demo.text()

@@ -1,4 +1,4 @@
-"""A real torchrun job of FSDP2 with a second thread that issues calls: each capture engine records the same of it."""
+"""A real torchrun job of FSDP2 with calls in a second thread: both capture engines record the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANKS, STEPS, ROUNDS = 4, 20, 30
 
 
 def recorded(folder: Path, engine: str) -> list[dict[str, list[dict[str, Any]]]]:
-    """What each rank recorded in each process group, in the order of its calls."""
+    """Return each rank's records in each process group, in the order of its calls."""
     rings = folder / "rings"
     rings.mkdir(parents=True)
     env = {**engines.settings(engine), "OTEL_FR_ENABLED": "1"}
@@ -34,7 +34,7 @@ def recorded(folder: Path, engine: str) -> list[dict[str, list[dict[str, Any]]]]
             assert ring.counters["hook_errors"] == ring.counters["dropped"] == 0
             for record in ring.records():
                 fields = fields_of(record)
-                for name in ("record_id", "thread_ident"):  # of the process, not of the group
+                for name in ("record_id", "thread_ident"):  # values of the process, not of the group
                     del fields[name]
                 calls[record.group.description].append(fields)
         found.append(dict(calls))

@@ -1,4 +1,4 @@
-"""Real torchrun jobs with one fault each: the incident a user sees live, and the same from the files."""
+"""Real torchrun jobs with one fault each: the live incident, and the same incident from the files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ pytestmark = torchrun.needed
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of `jobs/faults.py`, and what its incident must be.
+    """The incident that a fault of `jobs/faults.py` must cause.
 
     Attributes:
-        site: in the call site of the first culprit. texts: in summary and details. more: other values of the incident.
+        site: part of the first culprit's call site. texts: parts of summary and details. more: other values.
     """
 
     category: str
@@ -40,7 +40,7 @@ class Case:
         assert {key: incident[key] for key in self.more} == self.more
 
     def fits(self, incident: dict[str, Any]) -> bool:
-        """For waits: the first report of a fault may come before those that complete it."""
+        """Return True if `check` passes. Tests wait for this, because later reports may complete an incident."""
         try:
             self.check(incident)
         except AssertionError:
@@ -65,7 +65,7 @@ CASES = {
     "turned": Case("missing_rank", [1], " idle", more={"sequence_id": 7}),
     "leaves": Case("missing_rank", [0], " idle", more={"sequence_id": 7}),
 }
-"""`tests/gpu` has the faults of calls, also on the CPU."""
+"""`tests/gpu` has the faults of calls, for the CPU, too."""
 
 
 @pytest.mark.parametrize("fault", all_but(("exit_message", "left_out", "stays_away", "turned"), CASES))
@@ -88,7 +88,7 @@ def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) ->
 
 
 def test_a_rank_that_does_not_join_is_shown_with_its_line_its_stack_and_its_threads_exception(tmp_path: Path) -> None:
-    """The exception of a thread is told of a rank that is missing, and blames no rank."""
+    """A missing rank's incident contains the exception of its thread. Such an exception alone blames no rank."""
     case = Case("missing_rank", [1], " idle", ("thread prefetch", "ValueError: bad sample 4711"), {"sequence_id": 2})
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(tmp_path / "job", "faults.py", "missing", env=torchrun.endpoint(running))
@@ -111,7 +111,7 @@ def test_a_rank_that_does_not_join_is_shown_with_its_line_its_stack_and_its_thre
 def test_the_abort_of_the_ranks_that_waited_does_not_hide_for_whom(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(tmp_path / "job", "faults.py", "watchdog", env=torchrun.endpoint(running))
-        # The job has ended, and the monitors report that while it stops.
+        # The job has ended, and the monitors still report the ends.
         running.wait_cause(lambda one: all(name in whole_text(one) for name in ("SIGABRT", "SIGTERM")))
     (offline,) = cause_incidents(job.analyze()[1]["incidents"])
     revisions = cause_incidents(running.lines())
@@ -122,7 +122,7 @@ def test_the_abort_of_the_ranks_that_waited_does_not_hide_for_whom(tmp_path: Pat
         case.check(verdict)
     waiting = [verdict["waiting_ranks"] for verdict in revisions]
     assert waiting == sorted(waiting, key=len), "no abort hides that a rank waited"
-    # One rank's wait can be reported before the other's, and before the stack of rank 1.
+    # One rank's wait may be reported before the other's, and before rank 1's stack.
     for last in (revisions[-1], offline):
         assert last["waiting_ranks"] == [0, 2]
         assert "idle" in last["stacks"]["1"]
@@ -132,7 +132,7 @@ def test_the_abort_of_the_ranks_that_waited_does_not_hide_for_whom(tmp_path: Pat
 
 @pytest.mark.long
 def test_a_deadlock_that_was_told_first_is_corrected_once_the_creation_is_heard_of(tmp_path: Path) -> None:
-    """Spans come late, as from a machine that is too busy: the creations, which have completed, are in no report."""
+    """Spans come late, as from a busy machine. The creations have completed, so no report contains them."""
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.endpoint(running), "OTEL_BSP_SCHEDULE_DELAY": "7000"}
         job = torchrun.run(tmp_path / "job", "faults.py", "other_ranks", "10", env=env)
@@ -144,7 +144,7 @@ def test_a_deadlock_that_was_told_first_is_corrected_once_the_creation_is_heard_
 
 
 HEALTHY = {"calls": (3, "0"), "groups": (3, "1"), "surroundings": (4, "0")}
-"""Of `jobs/healthy.py`: ranks, and whether torch makes a barrier after each new group."""
+"""Job of `jobs/healthy.py` -> ranks, and whether torch makes a barrier after each new group."""
 
 
 @pytest.mark.parametrize("kind", all_but(("calls",), HEALTHY))
@@ -153,7 +153,7 @@ def test_a_healthy_job_raises_nothing(kind: str, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.endpoint(running, torchrun.UNHURRIED), "TORCH_DIST_INIT_BARRIER": barrier}
         job = torchrun.run(tmp_path / "job", "healthy.py", kind, nproc=ranks, env=env)
-        # Questions which collectives ranks made, because their fingerprints differ.
+        # The collector asked no rank for its collectives because of different fingerprints.
         assert {value for _, value in running.samples("otel_fr_collector_disagreements_total")} == {0.0}
     assert job.returncode == 0, job.output
     assert "otel-fr" not in job.output

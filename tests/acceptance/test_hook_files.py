@@ -1,4 +1,4 @@
-"""Files of torch 2.14's FlightRecorderHook from real jobs: a call that it calls retired need not have completed."""
+"""Files of torch 2.14's FlightRecorderHook from real jobs. The hook may call a call retired that has not completed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def files(folder: Path, kind: str) -> Path:
-    """The files of a job of three ranks."""
+    """Return the folder with the files of a job of three ranks."""
     dumps = folder / "files"
     dumps.mkdir()
     job = torchrun.run(
@@ -33,7 +33,7 @@ def files(folder: Path, kind: str) -> Path:
 
 
 def without_backends(dumps: Path) -> None:
-    """Leave only what the hooks recorded, as with a backend that has no recorder."""
+    """Leave only the hooks' records, as with a backend without a recorder."""
     for path in dumps.iterdir():
         data = pickle.loads(path.read_bytes())
         hooked = [entry for entry in data["entries"] if entry["profiling_name"].startswith("c10d:")]

@@ -1,4 +1,4 @@
-"""The chain to a real Jaeger: what an SRE sees there while a job hangs, when it continues, and from its files."""
+"""The chain to a real Jaeger: an SRE's view while a job hangs, when it continues, and from its files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def jaeger(tmp_path: Path) -> Iterator[Jaeger]:
 
 
 def check_links(jaeger: Jaeger, incident: dict[str, Any], processes: dict[str, Any]) -> None:
-    """The page has the links of deploy/, to whose addresses the incident's span gives what they need."""
+    """Check that the page has deploy/'s links, and that the incident's span has all values of the links' addresses."""
     known = {tag["key"] for one in (incident, *processes.values()) for tag in one["tags"]}
     for pattern in load("jaeger/ui.json")["linkPatterns"]:
         names = set(re.findall(r"#\{([^}]+)\}", pattern["url"])) - {"trace.traceID"}
@@ -40,7 +40,7 @@ def check_links(jaeger: Jaeger, incident: dict[str, Any], processes: dict[str, A
 
 
 def missing_parents(traces: list[dict[str, Any]]) -> list[str]:
-    """Spans that name a span of their trace which is not there, and what Jaeger itself has to say of spans."""
+    """Return spans with a missing parent in their trace, or with a warning of Jaeger."""
     found = []
     for trace in traces:
         known = {span["spanID"] for span in trace["spans"]}
@@ -57,7 +57,7 @@ def test_while_a_job_hangs_its_trace_names_who_waits_and_who_is_not_there(tmp_pa
     waits = [f"waits: all_reduce default_pg [rank {rank}]" for rank in (0, 1, 3)]
 
     def is_whole(spans: list[dict[str, Any]]) -> bool:
-        """True if each rank has its span. Counting does not show it: each change of the incident adds a span."""
+        """Return True if each rank has its span. A count would not show it: each change of the incident adds a span."""
         names = {span["operationName"] for span in spans}
         return names.issuperset(waits) and any(name.startswith(absent) for name in names)
 
@@ -79,7 +79,7 @@ def test_while_a_job_hangs_its_trace_names_who_waits_and_who_is_not_there(tmp_pa
             assert str(tags(root)["otel.status_description"]).startswith("rank 2")
             (culprit,) = [span for name, span in of.items() if name.startswith(absent)]
             waiting = [of[name] for name in waits]
-            # Ranks that the collector hears of later are below the change that they made, which has the root's name.
+            # If the collector hears of a rank later, its span is below the change's span, which has the root's name.
             above = {span["spanID"] for span in spans if span["operationName"] == root["operationName"]}
             for span in (culprit, *waiting):
                 (reference,) = span["references"]
@@ -113,7 +113,7 @@ def test_files_of_a_job_that_ended_add_to_its_trace_and_repeat_nothing(tmp_path:
         job = torchrun.run(tmp_path / "job", "faults.py", "missing", env=torchrun.endpoint(running))
         (incident,) = until(running.causes)
         trace_id = str(incident["trace_id"])
-        # The waiting ranks' spans, which end when their ranks do.
+        # The waiting ranks' spans, which end with their ranks.
         calls = {f"all_reduce default_pg [rank {rank}]" for rank in (0, 2)}
         assert wait_for(lambda: calls <= {span["operationName"] for span in jaeger.spans(trace_id)})
     spans = jaeger.spans(trace_id)

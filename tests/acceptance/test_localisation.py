@@ -1,4 +1,4 @@
-"""The benchmark of hang localisation: one real job, and two tools that are asked about it."""
+"""The benchmark of hang localisation: one real job, and the answers of two tools."""
 
 from __future__ import annotations
 

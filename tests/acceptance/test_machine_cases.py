@@ -1,7 +1,7 @@
-"""What goes wrong with hosts and the links between them, and what otel-fr says of it: `make machines`.
+"""Faults of hosts and of the links between them, and the incidents that otel-fr publishes: `make machines`.
 
-Each is a real torchrun job of two ranks on each of its hosts (`tests.support.machines`), and a collector on another
-host. All that is published must be true, in each of its states. The table of the cases is printed at the end.
+Each case is a real torchrun job with two ranks on each host (`tests.support.machines`), and a collector on another
+host. All published incidents must be true, in each of their states. The table of the cases is printed at the end.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from tests.support.waiting import PATIENCE, until
 pytestmark = [*torchrun.needed, pytest.mark.long]
 
 OUTAGE = 36.0
-"""Seconds for which the collector's link is cut: longer than clients wait between two attempts to connect."""
+"""Seconds for which the collector's link is cut: longer than clients' wait between two attempts to connect."""
 AFTER = 30.0
-"""Seconds after an outage in which a healthy job must raise nothing."""
+"""Seconds after an outage in which a healthy job must raise no incident."""
 LOOKED = 35.0
-"""Seconds in which monitors have looked at their ranks' connections often enough to call a link slow."""
+"""Seconds in which monitors check their ranks' connections often enough to call a link slow."""
 NODE_OUTAGE = 30.0
-"""Seconds for which what a node's OpenTelemetry Collector sends is lost: as long as that keeps rank reports."""
+"""Seconds for which a node's OpenTelemetry Collector is cut off: as long as it keeps rank reports."""
 FREED = 30.0
-"""Seconds from a rank's failure in which the agents of other hosts end: the stall time, torchrun's own, a margin."""
+"""Seconds after a rank's failure in which other hosts' agents end: the stall time, torchrun's own time, a margin."""
 HANGS = ("missing_rank", (3,))
 
 Said = tuple[str, tuple[int, ...]]
-"""A category, and the culprits."""
+"""(category, culprits)."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Site:
     """The hosts of a case: the hosts of the job, and the collector's host.
 
     Attributes:
-        truth, since: what was done to the job, and when (Unix seconds). causes: what was said of it, as incidents.
+        truth, since: the fault, and when it began (Unix seconds). causes: returns the incidents that are causes.
         logs: of the job's hosts, by name.
     """
 
@@ -62,7 +62,7 @@ class Site:
     logs: dict[str, Path] = field(default_factory=dict)
 
     def train(self, hosts: list[Host] | None = None, **options: Any) -> tuple[HostCollector, HostJob]:
-        """A job on these hosts, or on all, which has made steps."""
+        """Start a collector, and a job on these hosts, or on all. Return once the job has made steps."""
         collector = HostCollector(self.watcher, self.folder / "collector")
         job = self.start(hosts, collector=collector, **options)
         until(lambda: collector.heard() == RANKS * len(job.hosts))
@@ -70,19 +70,19 @@ class Site:
         return collector, job
 
     def train_behind_node_collectors(self, **options: Any) -> tuple[HostCollector, HostJob]:
-        """A job whose ranks send to an OpenTelemetry Collector on their own host."""
+        """Like `train`, but the ranks send to an OpenTelemetry Collector on their own host."""
         (endpoint,) = {start_node_collector(host, self.folder, self.watcher) for host in self.hosts}
         return self.train(OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, **options)
 
     def start(self, hosts: list[Host] | None = None, **options: Any) -> HostJob:
-        """The same, with this collector or none."""
+        """Start a job on these hosts, or on all. Return once it has made steps."""
         job = HostJob(self.hosts if hosts is None else hosts, self.folder / "job", **options)
         self.logs = job.logs
         job.wait_steps(RANKS * len(job.hosts))
         return job
 
     def fault(self, truth: str) -> None:
-        """It begins now."""
+        """Note that the fault begins now."""
         self.truth, self.since = truth, time.time()
 
 
@@ -103,7 +103,7 @@ def site(tmp_path: Path, table: Table, request: pytest.FixtureRequest) -> Iterat
 
 
 def check(collector: HostCollector, host: str, *truth: Said) -> None:
-    """What was published is among these; ``host``: the culprits'."""
+    """Check that each published cause is one of ``truth``, and that the culprits are on ``host`` ("": no culprits)."""
     said = [(one["category"], tuple(one["culprit_ranks"])) for one in cause_incidents(collector.lines())]
     assert set(said) <= set(truth), said
     assert bool(said) is bool(truth)
@@ -111,7 +111,7 @@ def check(collector: HostCollector, host: str, *truth: Said) -> None:
 
 
 def lost(*ranks: int) -> list[Said]:
-    """Of a host that is lost: at first it may not be known who it is; whether its ranks had joined is by chance."""
+    """Return all true causes for a lost host. At first nobody may be named. Chance decides if its ranks had joined."""
     return [(category, who) for category in ("missing_rank", "stalled_collective") for who in (ranks, ())]
 
 
@@ -140,7 +140,7 @@ def test_of_a_healthy_job_whose_collector_is_cut_off_nothing_is_said(site: Site)
 
 
 def unheard(collector: HostCollector, ranks: int) -> float:
-    """Seconds from now, of `AFTER`, until all ranks were heard of for good."""
+    """Watch for `AFTER` seconds. Return how many had passed when a rank was last missing."""
     begun, latest = time.time(), 0.0
     while time.time() < begun + AFTER:
         time.sleep(0.5)
@@ -177,9 +177,9 @@ def test_two_hosts_that_do_not_reach_each_other_are_both_named(site: Site) -> No
 
 
 def test_a_slow_link_is_named_by_its_hosts_and_accuses_nobody(site: Site) -> None:
-    """A step takes 5 s then. That is less than the stall time, so it is no fault."""
+    """On the slow link a step takes 5 s. That is less than the stall time, so it is no fault."""
     collector, job = site.train(FLOATS="16000", OTEL_FR_STALL_SECONDS="20")
-    time.sleep(LOOKED)  # nothing happens that could be waited for
+    time.sleep(LOOKED)  # there is no event to wait for
     assert collector.slow_links() == []
     site.fault("none; the link of n2 passes 256 kbit/s")
     site.hosts[2].slow()
@@ -192,7 +192,7 @@ def test_a_slow_link_is_named_by_its_hosts_and_accuses_nobody(site: Site) -> Non
 
 
 def from_files(site: Site, job: HostJob) -> list[dict[str, Any]]:
-    """The causes, from the files of all hosts in one folder."""
+    """Return the causes in the files of all hosts, put into one folder."""
     together = site.folder / "together"
     together.mkdir()
     for host in site.hosts:
@@ -219,7 +219,7 @@ def test_a_spare_takes_the_place_of_a_killed_host(site: Site) -> None:
 
 
 def test_ranks_that_leave_as_a_host_is_lost_train_on_without_it(site: Site) -> None:
-    """Nothing closes the connections to the lost host: its peers wait, until they are told that it has failed."""
+    """Nothing closes the connections to the lost host. Its peers wait until they learn that it has failed."""
     collector, job = site.train(nodes="2:3", restarts=2, OTEL_FR_ON_PEER_FAILURE="exit")
     site.fault("host n1 is lost silently")
     site.hosts[1].cut()
@@ -231,7 +231,7 @@ def test_ranks_that_leave_as_a_host_is_lost_train_on_without_it(site: Site) -> N
 
 
 def test_of_two_hosts_the_other_trains_on_alone(site: Site) -> None:
-    """Half of the hosts are silent: the other one's kernel shows that it is not only the collector that is cut off."""
+    """Half of the hosts are silent. The other host's kernel shows that not only the collector is cut off."""
     first, second, _ = site.hosts
     collector, job = site.train([first, second], nodes="1:2", restarts=2, OTEL_FR_ON_PEER_FAILURE="exit")
     site.fault("host n1 is lost silently")
@@ -249,13 +249,13 @@ def test_of_a_host_that_joins_as_planned_nothing_is_said(site: Site) -> None:
 
 
 def test_who_is_accused_as_a_host_joins_by_torchruns_own_rendezvous_is_cleared(site: Site) -> None:
-    """It tells nobody why it ends ranks; those that it ends first have left the others."""
-    collector = grow(site, rdzv="c10d", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")  # else they do not find their store
+    """torchrun's rendezvous reports to nobody why it ends ranks. The first that it ends seem to leave the others."""
+    collector = grow(site, rdzv="c10d", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")  # else ranks do not find their store
     assert {one["resolution"] for one in collector.causes() if one["culprit_ranks"]} <= {"replaced"}
 
 
 def grow(site: Site, **options: Any) -> HostCollector:
-    """A job on two hosts is joined by the third one, and ends well."""
+    """Run a job on two hosts to a clean end. A third host joins it."""
     first, second, third = site.hosts
     collector, job = site.train([first, second], nodes="2:3", restarts=3, **options)
     site.fault("none; host n2 joins")
@@ -308,7 +308,7 @@ def test_ranks_on_other_hosts_do_not_wait_for_a_rank_that_has_failed(site: Site,
 
 
 def test_without_a_collector_the_files_of_all_hosts_name_the_rank(site: Site) -> None:
-    """Each host judges its own files: the log of one whose ranks only wait names nobody."""
+    """Each host judges only its own files. A host with waiting ranks names nobody in its log."""
     job = site.start(collector=None, OTEL_FR_ENABLED="1")
     site.fault("rank 3 on n1 hangs")
     job.touch("hang-3")
@@ -350,5 +350,5 @@ def test_of_a_healthy_job_whose_nodes_opentelemetry_collectors_are_cut_off_nothi
     assert set(job.stop().values()) == {0}
     spans = sum(step for step, *_ in job.steps().values())
     until(lambda: collector.metric("otel_fr_collector_items_received_total", signal="traces") >= spans)
-    until(lambda: not collector.metric("otel_fr_collector_pending_calls"))  # the spans of all ranks have come
+    until(lambda: not collector.metric("otel_fr_collector_pending_calls"))  # all ranks' spans have come
     check(collector, "")

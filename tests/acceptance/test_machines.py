@@ -1,6 +1,6 @@
-"""A real job on two hosts hangs: every outlet names the machine, the process and the line; its user ends it.
+"""A real job on two hosts hangs. Every outlet names the machine, the process and the line. Its user ends it.
 
-Both agents run on this machine; what they give in ``OTEL_RESOURCE_ATTRIBUTES`` are the names of two.
+Both agents run on this machine. ``OTEL_RESOURCE_ATTRIBUTES`` gives them different host names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PODS = {"gpu-16": "llama-0", "gpu-17": "llama-1"}
 
 
 def start(folder: Path, number: int, port: int, env: dict[str, str]) -> subprocess.Popen[str]:
-    """One agent with two ranks: the host ``gpu-16`` or ``gpu-17``."""
+    """Start an agent with two ranks: the host ``gpu-16`` or ``gpu-17``."""
     host = list(PODS)[number]
     command = [
         *(*torchrun.WARM, "--nnodes=2", "--nproc_per_node=2", f"--node_rank={number}", "--master_addr=127.0.0.1"),

@@ -1,4 +1,4 @@
-"""Real torchrun jobs in which a rank fails: the others are told, freed from the calls that wait for it, and go on."""
+"""Real torchrun jobs in which a rank fails. The others hear of it, and otel-fr ends their calls that wait for it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def environment(collector: Collector, action: str) -> dict[str, str]:
 
 
 MONITOR = 100
-"""Added to a rank: its monitor."""
+"""Added to a rank, it is the key of the rank's monitor."""
 
 
 def follow(job: subprocess.Popen[str], *reactions: tuple[str, Callable[[dict[int, int]], object]]) -> str:
-    """The job's output, once it has ended.
+    """Wait for the job's end, and return its output.
 
     Args:
-        reactions: a text, and what is called with the ranks' process ids when it first appears.
+        reactions: (text, function). The function gets the process ids when the text first appears.
     """
     assert job.stdout is not None
     lines: list[str] = []
@@ -61,12 +61,12 @@ def kill(pids: dict[int, int]) -> None:
 
 
 def test_survivors_of_a_stopped_rank_are_freed_and_it_cannot_disturb_them_when_it_comes_back(tmp_path: Path) -> None:
-    """Rank 0 waits for it. Rank 2 is in code of its own and ends it; its next call names the failure."""
+    """Rank 0 waits for the stopped rank. Rank 2 finishes its own code first, and its next call names the failure."""
     streams: list[float] = []
     with torchrun.collector(tmp_path / "collector") as running:
 
         def count_streams(_: dict[int, int]) -> None:
-            """While all ranks are there: those that end hand the stream over, and then there may be two."""
+            """Count while all ranks live. A rank that ends hands the stream over, and then there may be two."""
             streams.append(running.metric("otel_fr_collector_control_streams"))
 
         job = torchrun.start(tmp_path, "peers.py", "comes_back", env=environment(running, "abort"))
@@ -116,7 +116,7 @@ def resume_with_monitor(pids: dict[int, int]) -> None:
 
 @pytest.mark.long
 def test_a_rank_that_is_stopped_with_its_monitor_has_failed(tmp_path: Path) -> None:
-    """Hooks of the backward pass make the calls that are ended."""
+    """The ended calls are made by hooks of the backward pass."""
     with torchrun.collector(tmp_path / "collector") as running:
 
         def stop(pids: dict[int, int]) -> None:

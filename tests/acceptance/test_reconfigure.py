@@ -1,4 +1,4 @@
-"""The default process group, re-formed without a rank that hangs: the example, as a user runs it."""
+"""The default process group, re-formed without a hung rank: the example as a user runs it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STALL = 2.0
 
 
 def ranks_of(job: subprocess.Popen[str]) -> list[int]:
-    """Process ids of the ranks that a torchrun has started and not waited for."""
+    """Return process ids of the ranks that a torchrun has started and not waited for."""
     children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
     return [int(pid) for pid in children.read_text().split()] if job.poll() is None else []
 
@@ -57,7 +57,7 @@ def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
         try:
             for line in job.stdout:
                 lines.append(line)
-                if "step 5 done" in line:  # the others have gone on, and so has the collector
+                if "step 5 done" in line:  # the other ranks have continued, and the collector has seen it
                     cause = running.wait_cause(lambda one: one["state"] == "resolved")
                     for pid in ranks_of(job):
                         os.kill(pid, signal.SIGCONT)
@@ -65,7 +65,7 @@ def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
             accused = {tuple(one["culprit_ranks"]) for one in running.lines() if not one["caused_by"]}
             assert accused == {(1,)}, "and nobody who went on"
         finally:
-            for pid in ranks_of(job):  # one that is stopped would outlive its torchrun
+            for pid in ranks_of(job):  # a stopped rank would outlive its torchrun
                 os.kill(pid, signal.SIGKILL)
             job.kill()
             job.wait(PATIENCE)
@@ -85,7 +85,7 @@ def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["otel-fr", "quorum"])
 def test_the_comparison_measures_how_long_each_way_takes(way: str) -> None:
-    """Not those that wait for a timeout."""
+    """Without the ways that wait for a timeout."""
     program = str(ROOT / "examples/ddp_survives/compare.py")
     command = [sys.executable, program, "--ways", way, "--stall-seconds", str(STALL), "--timeout", "15"]
     env = torchrun.base_environment()

@@ -1,4 +1,4 @@
-"""``torchrun --rdzv-backend=otel-fr``: as c10d, but a node whose check fails stays out. Real agents, real jobs."""
+"""``torchrun --rdzv-backend=otel-fr``: like c10d, but a node that fails its check stays out. Real agents and jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def agent(
     conf: str = "read_timeout=60",
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
-    """Start torchrun's agent of one node with one rank, in ``folder``."""
+    """Start torchrun's agent of a node with one rank, in ``folder``."""
     command = [
         *torchrun.WARM,
         f"--nnodes={nodes}",
@@ -42,8 +42,8 @@ def agent(
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Exit status, standard output and standard error of an agent."""
-    out, err = process.communicate(timeout=2 * PATIENCE)  # torch is started up to nine times
+    """Return exit status, standard output and standard error of an agent."""
+    out, err = process.communicate(timeout=2 * PATIENCE)  # torch starts up to nine times
     return process.returncode, out, err
 
 
@@ -55,7 +55,7 @@ def two(
     second: dict[str, str],
     conf: str = "checks=paths",
 ) -> list[tuple[int, str, str]]:
-    """How two agents on this machine ended, run as two nodes. The first one has the store."""
+    """Run two agents on this machine as two nodes, and return how they ended. The first node has the store."""
     address = free_address()
     started = [
         agent(
@@ -83,7 +83,7 @@ def test_two_nodes_train_and_restart_together_in_the_order_of_slurm(tmp_path: Pa
 
 @pytest.mark.long
 def test_nodes_of_which_one_has_failed_are_one_run_after_the_restart(tmp_path: Path) -> None:
-    """The agent of the other one does not count the restart."""
+    """The agent of the healthy node does not count the restart."""
     files = tmp_path / "files"
     env = {"OTEL_FR_ENABLED": "1", "OTEL_FR_DUMP_DIR": str(files)}
     ended = two(tmp_path, "one", tmp_path, first=env, second=env)
@@ -159,7 +159,7 @@ def test_a_mount_that_never_answers_keeps_its_node_out_in_time(tmp_path: Path) -
 
 @pytest.mark.long
 def test_the_collectors_advice_is_followed(tmp_path: Path) -> None:
-    """A rank asks for its node to be excluded, and the job fails: that node leaves. The third time, it is stopped."""
+    """A rank asks for its node's exclusion, so its node leaves when the job fails. The third failure stops the job."""
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.endpoint(running), "OTEL_FR_ATTRIBUTION_SECONDS": str(PATIENCE), "OTEL_FR_CHECKS": "none"}
         first, second = ({**env, "OTEL_RESOURCE_ATTRIBUTES": f"host.name={name}"} for name in ("node-a", "node-b"))

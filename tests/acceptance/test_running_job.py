@@ -1,4 +1,4 @@
-"""A job under plain torchrun that works: its ranks record, and are asked where they are and for their files."""
+"""A healthy job under plain torchrun. Its ranks record, and answer requests for their stacks and files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_ranks_of_a_job_that_works_say_where_they_are_and_write_their_files(
             assert all(any("works.py" in frame for frame in frames) for frames in places.values())
 
             for ring in rings:
-                # Each by its process id: without one, the ranks of other tests' jobs would write files, too.
+                # With process ids: without them, the ranks of other tests' jobs would write files, too.
                 done = run(BIN / "otel-fr", "dump", "--pid", ring.pid, **rings_folder)
                 assert done.stdout.count("asked its monitor") == 1, done.stderr
             until(lambda: len(list((tmp_path / "dumps").glob("otel_fr_rank_*"))) == 3)

@@ -1,4 +1,4 @@
-"""Jobs of a real Slurm cluster, with the batch files of deploy/slurm: named by their id, judged like any other job."""
+"""Jobs of a real Slurm cluster, with deploy/slurm's batch files. Their name is their id. They are judged as usual."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAUNCHES = {
     "srun torchrun": ("--nodes=2", str(DEPLOY / "slurm" / "torchrun.sbatch")),
     "srun python": ("--nodes=2", "--ntasks-per-node=2", str(DEPLOY / "slurm" / "srun.sbatch")),
 }
-"""Each: four ranks on two nodes."""
+"""Launches of four ranks on two nodes."""
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,11 @@ def test_the_rank_that_hangs_a_job_is_named(cluster: Slurm, tmp_path: Path, laun
     folder.mkdir()
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.base_environment(), **torchrun.endpoint(running), "RANKS_PER_NODE": "2"}
-        env["MASTER_PORT"] = str(free_port())  # the batch file's own may be in use by another cluster's job of this id
+        env["MASTER_PORT"] = str(free_port())  # another cluster's job of this id may use the batch file's own port
         options = [f"--chdir={folder}", f"--output={folder}/job.log", *LAUNCHES[launch]]
         job = cluster.submit(*options, str(JOBS / "faults.py"), "missing", env=env)
         incident = running.wait_cause(lambda one: one["culprit_ranks"] and "in idle" in one["stacks"].get("1", ""))
         assert (incident["job"], incident["category"], incident["culprit_ranks"]) == (job, "missing_rank", [1])
         assert cluster.ended(job) == "FAILED"
-    # The files are in the folder of the batch file's default, by the job's id.
+    # The files are in the batch file's default folder, below the job's id.
     assert list((folder / "flight-recorder" / job).glob("*"))

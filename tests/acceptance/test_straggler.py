@@ -1,4 +1,4 @@
-"""Real torchrun jobs with a rank that is slow in every step, and without: the incident, and what /metrics says."""
+"""Real torchrun jobs with and without a rank that is slow in every step: the incident, and /metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANKS = 3
 SLOW, DELAY = 2, 0.15
 """As in jobs/straggler.py."""
 HEALTHY_SECONDS = 24.0
-"""Twice the window."""
+"""Twice the straggler window."""
 
 
 def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs_with_what_it_costs(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs_with_wh
         def counted(what: str) -> float:
             return running.metric(f"otel_fr_collective_{what}_total", **reduced, size="4KiB")
 
-        until(lambda: counted("bytes") == 4 * counted("calls") > 0)  # whether to stop, one float; the last come late
+        until(lambda: counted("bytes") == 4 * counted("calls") > 0)  # one float: whether to stop; the last come late
         steps = until(lambda: running.metric("otel_fr_step_duration_seconds_count"))
         took, elapsed = running.metric("otel_fr_step_duration_seconds_sum"), time.monotonic() - begun
         bandwidth = running.metric("otel_fr_collective_bus_bandwidth_bytes_per_second", operation="all_reduce")
@@ -58,7 +58,7 @@ def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs_with_wh
     assert max(rates["ranks"]["waited_for_s"]) == rates["ranks"]["waited_for_s"][SLOW]
     assert head["rates"]["slowest"]["rank"] == head["late"]["rank"] == SLOW
     assert f"rank {SLOW}: " in shown
-    assert DELAY * steps < took < RANKS * elapsed  # seconds, of all ranks
+    assert DELAY * steps < took < RANKS * elapsed  # sum over all ranks, in seconds
     assert bandwidth > 0
     assert named == {str(SLOW)}
     assert 0.3 < ratio <= 1.0

@@ -1,4 +1,4 @@
-"""Real torchrun jobs with a rank that is stuck: what the kernel says of it is in the incident and in the files."""
+"""Real torchrun jobs with a stuck rank: the incident and the files contain the kernel's facts about it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.whole_text import whole_text
 pytestmark = torchrun.needed
 
 NATIVE = "read (libc"
-"""What native stacks show, where py-spy is installed."""
+"""Text of native stacks, where py-spy is installed."""
 
 
 def native_part(stack: str) -> str:
@@ -71,7 +71,7 @@ HIDDEN = (
     "mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups"
     ' --inh-caps=+dac_read_search --ambient-caps=+dac_read_search "$@"'
 )
-"""Runs a program as a user who sees only their own processes. It may read all files: Python may be in root's folder."""
+"""Runs a program as a user who sees only their own processes. They may read all files, even Python in root's folder."""
 
 
 @pytest.mark.long
@@ -95,7 +95,7 @@ def test_a_stuck_rank_is_named_where_the_processes_of_others_are_hidden(tmp_path
 
 
 def made_cgroup() -> Path | None:
-    """A memory cgroup with a limit of 700 MiB; None: this user may not make one here."""
+    """Make a memory cgroup with a limit of 700 MiB; None: this user may not make cgroups here."""
     for top, limit in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
         folder = Path("/sys/fs/cgroup", top, f"otel-fr-test-{os.getpid()}")
         try:
@@ -123,7 +123,7 @@ def test_a_rank_that_the_kernel_killed_for_its_memory_is_said_to_be(tmp_path: Pa
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running)
         job = torchrun.start(tmp_path, "stuck.py", "memory", str(tmp_path), str(cgroup), env=env)
-        # A busy machine takes longer than the stall time to fill the memory: until then, the rank has not joined.
+        # A busy machine may need more than the stall time to fill the memory. Until then, the rank is only missing.
         incident = running.wait_cause(lambda one: one["category"] == "rank_dead")
         job.communicate(timeout=PATIENCE)
     assert incident["culprit_ranks"] == [1], incident["summary"]

@@ -35,7 +35,7 @@ pytestmark = [
 
 @contextlib.contextmanager
 def lighthouse() -> Iterator[str]:
-    """Its address."""
+    """Run a Lighthouse, and yield its address."""
     port = free_port()
     options = ["--min_replicas", "1", "--join_timeout_ms", "1500", "--heartbeat_timeout_ms", "1500"]
     process = subprocess.Popen(
@@ -50,7 +50,7 @@ def lighthouse() -> Iterator[str]:
 
 
 class Replicas:
-    """The replicas of a job, and their torchruns."""
+    """A job's replicas, and their torchruns."""
 
     def __init__(self, folder: Path, env: dict[str, str], nproc: int) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class Replicas:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, number: int, mode: str = "go on") -> subprocess.Popen[str]:
-        """Start a replica; what it prints is added to its log."""
+        """Start a replica. Its output is added to its log."""
         torchrun = [str(BIN / "torchrun"), "--standalone", f"--nproc_per_node={self._nproc}"]
         job = subprocess.Popen(
             [*torchrun, str(JOBS / "torchft_replica.py"), str(number), mode, str(self.folder / "last")],
@@ -79,7 +79,7 @@ class Replicas:
 def replicas(
     folder: Path, running: Collector, *, nproc: int = 1, env: Mapping[str, str] | None = None
 ) -> Iterator[Replicas]:
-    """None is started yet; whatever is left of them is killed at the end. ``env``: is added to their environment."""
+    """Yield a job without replicas so far. Kills the replicas at the end. ``env``: added to their environment."""
     with lighthouse() as address:
         merged = {
             **torchrun.base_environment(),
@@ -95,14 +95,14 @@ def replicas(
             for job in found.started:
                 if job.poll() is None:
                     ranks = run("ps", "-o", "pid=", "--ppid", job.pid).stdout.split()
-                    for pid in (job.pid, *map(int, ranks)):  # a rank that is stopped outlives its torchrun
+                    for pid in (job.pid, *map(int, ranks)):  # a stopped rank outlives its torchrun
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(pid, signal.SIGKILL)
                 job.wait(PATIENCE)
 
 
 def sizes(text: str) -> list[int]:
-    """In how many replicas each step was made, without repetitions."""
+    """Return the number of replicas in each step, without repetitions."""
     found = [int(size) for size in re.findall(r"step \d+ of (\d+)", text)]
     return [size for at, size in enumerate(found) if at == 0 or found[at - 1] != size]
 
@@ -124,7 +124,7 @@ def test_a_replica_that_is_killed_is_named_and_one_that_rejoins_is_no_fault(npro
     assert cause["job"].startswith("torchft-localhost:")
     (culprit,) = cause["culprit_ranks"]
     assert "torchft_replica.py" in cause["call_sites"][str(culprit)]
-    # Without a prefix, the newest quorum is judged, if the replicas wrote files of it.
+    # Without a prefix, the command judges the newest quorum, if the replicas wrote files of it.
     quorum = f"otel_fr_quorum_{incident['attempt']}_"
     done = otel_fr("analyze", tmp_path / "dumps", "--format", "json", "-p", quorum)
     (offline,) = cause_incidents(json.loads(done.stdout)["incidents"])
@@ -153,7 +153,7 @@ def test_a_rank_that_hangs_in_its_replicas_own_group_is_found_there(tmp_path: Pa
 
 
 def test_a_call_that_waits_for_a_replica_that_hangs_is_ended_and_torchft_goes_on(tmp_path: Path) -> None:
-    """torchft's own timeout is 20 s: without otel-fr, that is how long the step takes."""
+    """Without otel-fr the step takes torchft's own timeout of 20 s."""
     env = {"OTEL_FR_ON_PEER_FAILURE": "abort", "BY_HAND": "1"}
     with torchrun.collector(tmp_path / "collector") as running, replicas(tmp_path, running, env=env) as job:
         job.start(0, "stop")
@@ -168,13 +168,13 @@ def test_a_call_that_waits_for_a_replica_that_hangs_is_ended_and_torchft_goes_on
 
 
 def test_a_replica_that_is_made_to_exit_in_a_later_quorum_is_no_culprit(tmp_path: Path) -> None:
-    """torchft keeps the error from the program, which continues alone until otel-fr ends it."""
+    """torchft hides the error from the program, which continues alone until otel-fr ends it."""
     env = {"OTEL_FR_ON_PEER_FAILURE": "exit", "OTEL_FR_EXIT_GRACE": "5", "BY_HAND": "1"}
     with torchrun.collector(tmp_path / "collector") as running, replicas(tmp_path, running, env=env) as job:
         job.start(0, "stop")
         survivor = job.start(1)
         assert survivor.wait(PATIENCE) == 1, job.log(1)
-    (cause,) = running.causes()  # the last judgement's are among them
+    (cause,) = running.causes()  # includes the last judgement's
     assert sizes(job.log(1))[-2:] == [2, 1], "it had gone on"
     assert re.search(r"exitcode\s*: 75", job.log(1))
     assert [one["replica"] for one in cause["culprits"]] == ["replica_0"]

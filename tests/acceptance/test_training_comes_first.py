@@ -1,4 +1,4 @@
-"""The training job computes the same bits, whatever becomes of otel-fr. `make chaos` tries further faults of it."""
+"""The training job computes the same bits, whatever happens to otel-fr. `make chaos` tries more faults of otel-fr."""
 
 from __future__ import annotations
 

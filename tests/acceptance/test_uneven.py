@@ -1,4 +1,4 @@
-"""Real jobs with uneven data: the incident says who left the loop, and the first call made elsewhere; so do files."""
+"""Real jobs with uneven data: incident and files name the rank that left the loop, and its first call elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict in the output of real torchrun jobs: once, when they fail or hang, and nothing when they do not."""
+"""The verdict in the output of real torchrun jobs: one line if they fail or hang, and none otherwise."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.waiting import PATIENCE, wait_for
 pytestmark = torchrun.needed
 
 ALONE = {"OTEL_FR_ENABLED": "1", "OTEL_FR_STALL_SECONDS": "4"}
-"""No collector. The jobs wait for less than four times this stall time."""
+"""Environment without a collector. The jobs wait for less than four times this stall time."""
 
 
 def said(output: str) -> list[str]:
-    """The lines about the verdict."""
+    """Return the lines about the verdict."""
     return [line for line in output.splitlines() if re.match(r"otel-fr: |.*: this job hangs: ", line)]
 
 

@@ -1,4 +1,4 @@
-"""Prometheus rules, Alertmanager routes, runbooks: each loaded by its program, and all run once as a chain."""
+"""Prometheus rules, Alertmanager routes, runbooks: each program loads its files, and all run once as a chain."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_alerts_are_routed(receiver: str, labels: dict[str, str]) -> None:
 
 
 def rendered(folder: Path, data: dict[str, Any]) -> list[str]:
-    """Title and text of a message, by Alertmanager's own templates."""
+    """Return title and text of a message, rendered with Alertmanager's templates."""
     (folder / "data.json").write_text(json.dumps(data))
     command = ["amtool", "template", "render", f"--template.glob={DEPLOY / 'alertmanager' / '*.tmpl'}"]
     command += [f"--template.data={folder / 'data.json'}"]
@@ -171,7 +171,7 @@ def test_the_message_says_what_the_alert_says(tmp_path: Path) -> None:
 
 
 def configured(folder: Path, collector: str, alertmanager: str, *, is_quick: bool) -> Path:
-    """deploy/'s Prometheus configuration with the test's addresses; quick: looking each second, not every five."""
+    """Write deploy/'s Prometheus configuration with the test's addresses. ``is_quick``: with shorter times."""
     config = load("prometheus/prometheus.yml")
     config["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager]}]}]
     job = config["scrape_configs"][0]
@@ -188,10 +188,10 @@ def configured(folder: Path, collector: str, alertmanager: str, *, is_quick: boo
 
 @contextlib.contextmanager
 def watched(folder: Path, *options: str, posts: bool, is_quick: bool = True) -> Iterator[tuple[Job, str, str]]:
-    """A job, and the addresses of Prometheus and of Alertmanager.
+    """Yield a job, and the addresses of Prometheus and of Alertmanager.
 
     Args:
-        options: of the collector. posts: it reaches Alertmanager, too. is_quick: as in `configured`.
+        options: of the collector. posts: the collector reaches Alertmanager, too. is_quick: as in `configured`.
     """
     alerts, prometheus = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     own = started(
@@ -231,7 +231,7 @@ def samples(prometheus: str, query: str) -> list[dict[str, Any]]:
 def test_a_hung_job_whose_alert_the_collector_has_posted_is_no_second_alert_of_prometheus(tmp_path: Path) -> None:
     (rule,) = [rule for rule in rules() if rule.get("alert") == "TorchDistributedIncidentOpen"]
     with watched(tmp_path, posts=True) as (job, prometheus, alertmanager):
-        # The count of posts begins at 0: an increase is seen only after a scrape of that.
+        # The count of posts begins at 0. Prometheus sees an increase only after it has scraped the 0.
         posts = 'otel_fr_collector_deliveries_total{outlet="alertmanager 127.0.0.1",outcome="sent"}'
         assert wait_for(lambda: samples(prometheus, f"{posts} == 0"))
         job.step()
@@ -267,7 +267,7 @@ def test_a_hung_job_reaches_alertmanager_by_prometheus_while_the_collector_canno
 @needs_alertmanager
 @pytest.mark.long
 def test_with_the_shipped_values_one_alert_is_made_of_the_incident_that_lasts(tmp_path: Path) -> None:
-    """Three jobs hang for 10, 25 and 90 s: people are notified after 30 s, once."""
+    """Three jobs hang for 10, 25 and 90 s. People are notified after 30 s, once."""
     with (
         watched(tmp_path, "--alert-after", "30", posts=True, is_quick=False) as (first, _, alertmanager),
         Job(first.collector, 3, "25") as second,

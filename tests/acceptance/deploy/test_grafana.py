@@ -1,4 +1,4 @@
-"""Grafana's files. Grafana is in no package index: its rules are checked here, and PromQL by a real Prometheus."""
+"""Grafana's files. Grafana is in no package index, so these tests check its rules. A real Prometheus checks PromQL."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def board(path: Path) -> dict[str, Any]:
 
 
 def walk(node: Any) -> Iterator[dict[str, Any]]:
-    """Every object in a document."""
+    """Yield every object in a document."""
     if isinstance(node, dict):
         yield node
         for value in node.values():
@@ -53,7 +53,7 @@ def sources() -> dict[str, dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    """Every PromQL expression of dashboards, variables, alert rules and trace-to-metrics queries."""
+    """Return every PromQL expression of dashboards, variables, alert rules and trace-to-metrics queries."""
     found = [node["expr"] for path in BOARDS for node in walk(board(path)) if "expr" in node]
     for path in BOARDS:
         for variable in board(path)["templating"]["list"]:
@@ -69,7 +69,7 @@ def expressions() -> list[str]:
 
 
 def filled(expression: str) -> str:
-    """The expression with its dashboard variables as Grafana fills them in."""
+    """Fill in the dashboard variables of an expression, as Grafana does."""
     for name, value in {"$__range": "1h", "$__rate_interval": "1m", "$job_id": "a|b", "$process_group": ".*"}.items():
         expression = expression.replace(name, value)
     assert "$" not in expression, expression
@@ -141,7 +141,7 @@ def test_queries_name_only_metrics_that_a_collector_exports(tmp_path: Path) -> N
 
 @needs_prometheus
 def test_a_real_prometheus_answers_every_query_of_the_dashboards(tmp_path: Path) -> None:
-    """All parse, and those about incidents show the incident of a hung job that it scrapes."""
+    """All queries parse. Queries about incidents show the scraped incident of a hung job."""
     at = f"127.0.0.1:{free_port()}"
     with running(tmp_path) as collector, Job(collector, 3, job_id="a") as job:
         job.step()

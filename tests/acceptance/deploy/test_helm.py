@@ -25,7 +25,7 @@ CHART = DEPLOY / "helm" / "otel-fr"
 EXAMPLES = DEPLOY / "helm" / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
 OPERATOR = {"ServiceMonitor", "PrometheusRule"}
-"""Kinds of the Prometheus Operator: Kubernetes' own schemas do not know them."""
+"""Kinds of the Prometheus Operator, which Kubernetes' own schemas lack."""
 
 Objects = dict[tuple[str, str], Any]
 
@@ -107,7 +107,7 @@ def test_pods_are_locked_down_and_mount_what_they_have(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_services_and_network_policies_name_ports_that_their_pods_have(name: str) -> None:
-    """The page is open to monitoring only."""
+    """The page is open only to monitoring."""
     found = example(name)
 
     def ports(labels: dict[str, str]) -> set[str]:

@@ -1,8 +1,8 @@
-"""Three collectors behind a load balancer, with one database: one is killed, and no incident is lost or told twice.
+"""Three collectors with one database behind a load balancer. One is killed; no incident is lost or told twice.
 
-The load balancer is a real OpenTelemetry Collector with the configuration of deploy/otelcol, whose resolver asks for
-the addresses of a host name, as it does in Kubernetes for a headless service. That name is in a file of its own, which
-stands for /etc/hosts in a mount namespace of that process.
+The load balancer is a real OpenTelemetry Collector with the configuration of deploy/otelcol. Its resolver asks for the
+addresses of a host name, as for a headless service in Kubernetes. A file with that name is mounted over /etc/hosts in
+the process's own mount namespace.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ pytestmark = [
 
 
 class Site:
-    """The collectors by address, the load balancer, and what receives alerts and webhooks."""
+    """The collectors by address, the load balancer, and the receivers of alerts and webhooks."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self._folder, self._stack = folder, stack
@@ -77,21 +77,21 @@ class Site:
         return Gateway(self._stack.enter_context(grpc.insecure_channel(env["OTLP_GRPC"])), process)
 
     def resolve(self, *addresses: str) -> None:
-        """From now on the host name has these addresses."""
+        """Give the host name these addresses."""
         self._hosts.write_text("".join(f"{address} {HOST}\n" for address in addresses))
 
     def jobs_at(self, address: str) -> set[str]:
-        """The jobs that a collector judges, whose ranks report to it."""
+        """Return the jobs that a collector judges, because their ranks report to it."""
         jobs = (get(f"{self.collectors[address].http}/api/v1/jobs") or {"jobs": []})["jobs"]
         return {one["job"] for one in jobs if one["ranks"].get("running") and one["collector_page"] is None}
 
     def told(self) -> Counter[tuple[str, str]]:
-        """How often the webhook was sent (job, state), each message once."""
+        """Return how many different messages with (job, state) the webhook received."""
         messages = {headers["webhook-id"]: json.loads(body) for _, _, headers, body in self.webhook.requests}
         return Counter((one["incident"]["job"], one["incident"]["state"]) for one in messages.values())
 
     def alerting(self) -> dict[str, set[frozenset[tuple[str, str]]]]:
-        """By job, the labels of the alerts that were posted, by which Alertmanager tells alerts apart."""
+        """Return the label sets of the posted alerts, by job. Alertmanager distinguishes alerts by their labels."""
         found: dict[str, set[frozenset[tuple[str, str]]]] = {}
         for one in (alert for post in self.alerts.posts for alert in post):
             found.setdefault(one["labels"]["job_id"], set()).add(frozenset(one["labels"].items()))
@@ -123,7 +123,7 @@ def test_a_collector_is_killed_and_no_incident_is_lost_or_told_twice(tmp_path: P
         homes = {address: site.jobs_at(address) for address in site.collectors}
         assert sum(map(len, homes.values())) == JOBS, "a job reports to two collectors"
 
-        # Of each collector, two jobs hang before one of the collectors is killed, and two after that.
+        # At each collector, two jobs hang before the kill, and two jobs after it.
         before = [name for own in homes.values() for name in sorted(own)[:2]]
         after = [name for own in homes.values() for name in sorted(own)[2:4]]
         waiting: dict[str, list[Issued]] = {name: jobs[name].skip(1) for name in before}
@@ -138,12 +138,12 @@ def test_a_collector_is_killed_and_no_incident_is_lost_or_told_twice(tmp_path: P
         until(lambda: homes[victim] <= set().union(*map(site.jobs_at, others)))
         until(lambda: all(site.told()[name, "firing"] for name in after))
 
-        # Each survivor shows the incidents of all collectors, each once and open.
+        # Each survivor shows each incident of all collectors once, as open.
         for one in survivors:
             shows(one, {name: ["firing"] for name in waiting})
         for name, calls in waiting.items():
             jobs[name].go_on(calls)
-        # Each incident was told of once as open and once as resolved, by one alert.
+        # Each incident was told once as open and once as resolved, with one alert.
         until(lambda: all(site.told()[name, "resolved"] for name in waiting))
         assert site.told() == {(name, state): 1 for name in waiting for state in ("firing", "resolved")}
         assert {name: len(labels) for name, labels in site.alerting().items()} == dict.fromkeys(waiting, 1)

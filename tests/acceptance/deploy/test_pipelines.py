@@ -1,4 +1,4 @@
-"""OpenTelemetry Collector with the configurations of deploy/, between a played job and real collectors."""
+"""The OpenTelemetry Collector with deploy/'s configurations, between a played job and real collectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import wait_for
 
 
 class Gateway:
-    """A running OpenTelemetry Collector, to be sent to as a `torchrun.Collector` is."""
+    """A running OpenTelemetry Collector. Played jobs can send to it as to a collector."""
 
     def __init__(self, channel: grpc.Channel, process: subprocess.Popen[bytes], address: str = "") -> None:
         self.channel, self.process, self.address = channel, process, address
@@ -44,7 +44,7 @@ def gateway(folder: Path, name: str, **env: str) -> Iterator[Gateway]:
 
 
 OVERLAYS = {"loadbalancing-tls", "loadbalancing-tokens"}
-"""Parts beside another file: test_secured_balancer.py."""
+"""Files that complete another file. test_secured_balancer.py tests them."""
 
 
 FILES = sorted({path.stem for path in (DEPLOY / "otelcol").glob("*.yaml")} - OVERLAYS)
@@ -59,7 +59,7 @@ def test_the_otel_collector_takes_the_configuration(name: str) -> None:
 
 
 def to_otel_fr(name: str) -> list[Any]:
-    """The gRPC settings of each exporter of a file that sends to otel-fr."""
+    """Return the gRPC settings of each exporter in a file that sends to otel-fr."""
     exporters = load(f"otelcol/{name}.yaml")["exporters"]
     ours = [one for key, one in exporters.items() if not key.endswith("/backend")]
     return [one.get("protocol", {}).get("otlp", one) for one in ours]
@@ -67,7 +67,7 @@ def to_otel_fr(name: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_connection_that_loses_everything_is_given_up_soon(name: str) -> None:
-    """The kernel sends again at longer and longer intervals: after an outage of 30 s, the next time is 20 s later."""
+    """The kernel retries at growing intervals: after an outage of 30 s, the next retry may be 20 s later."""
     for exporter in to_otel_fr(name):
         assert exporter["keepalive"] == {"time": "10s", "timeout": "5s"}
     receiver = load(f"otelcol/{name}.yaml")["receivers"]["otlp"]["protocols"]["grpc"]
@@ -78,7 +78,7 @@ def test_a_connection_that_loses_everything_is_given_up_soon(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_senders_may_look_after_their_connections(tmp_path: Path, name: str) -> None:
-    """An OpenTelemetry Collector allows a ping each five minutes, if nothing else is said, and two more."""
+    """By default, an OpenTelemetry Collector allows a ping each five minutes, and two more."""
     with gateway(tmp_path, name, OTEL_FR_ENDPOINT=free_address(), QUEUE=str(tmp_path / "queue")) as between:
         assert pinged(between.address, times=20, pause=0.05) == "too_many_pings"
         assert pinged(between.address, times=4, pause=5.1) == ""
@@ -122,7 +122,7 @@ def test_a_nodes_spans_survive_the_collector_and_the_process_on_the_node(tmp_pat
         node.process.kill()
         node.process.wait()
     with running(tmp_path / "second", "--grpc", address) as second, gateway(tmp_path, "node", **env) as node:
-        # What was accepted may arrive twice, if the process was killed between sending and removing it.
+        # An accepted request arrives twice if the process was killed between sending and removing it.
         assert wait_for(lambda: second.metric(received, signal="traces") >= 3 * steps)
         with Job(node, 3, job_id="next") as job:
             job.step()
@@ -131,7 +131,7 @@ def test_a_nodes_spans_survive_the_collector_and_the_process_on_the_node(tmp_pat
 
 
 def test_sampling_thins_out_the_backend_only() -> None:
-    """All policies of the sampler but "failed" and "slow" keep one in a hundred; otel-fr's pipeline has no sampler."""
+    """All sampling policies but "failed" and "slow" keep one trace in a hundred. otel-fr's pipeline has no sampler."""
     pipelines = load("otelcol/sampled.yaml")["service"]["pipelines"]
     ours = [one for one in pipelines.values() if "otlp_grpc/otel_fr" in one["exporters"]]
     assert len(ours) == 3
@@ -145,7 +145,7 @@ def jobs_seen(collector: Collector) -> dict[str, Any]:
 
 @needs_otelcol
 def test_loadbalancing_gives_each_run_to_one_collector_whole(tmp_path: Path) -> None:
-    """Spans and rank reports of a run meet at one of three collectors, so each hung job is explained once."""
+    """All spans and rank reports of a run reach the same of three collectors, so each hung job is explained once."""
     count = 8
     with contextlib.ExitStack() as stack:
         collectors = []
@@ -171,7 +171,7 @@ def test_loadbalancing_gives_each_run_to_one_collector_whole(tmp_path: Path) -> 
         assert sum(bool(jobs_seen(one)) for one in collectors) >= 2, "every run went to the same collector"
 
         def each_has_the_spans_of_its_runs() -> bool:
-            """One step of three ranks, where the reports of these ranks are."""
+            """Return True if each collector has the spans of its runs: one step of three ranks for each."""
             received = "otel_fr_collector_items_received_total"
             return all(one.metric(received, signal="traces") == 3 * len(jobs_seen(one)) for one in collectors)
 

@@ -1,4 +1,4 @@
-"""Compose, Kubernetes, systemd and Docker files, each held to its published schema or read by its own program."""
+"""Compose, Kubernetes, systemd and Docker files, each checked by its published schema or its own program."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.paths import DEPLOY, ROOT
 COMPOSE = "compose/docker-compose.yml"
 KUBERNETES = DEPLOY / "kubernetes"
 CUSTOM = {"PyTorchJob": "kubeflow.org/v1", "TrainJob": "trainer.kubeflow.org/v1alpha1"}
-"""Kinds of Kubeflow, which Kubernetes' own schemas do not know, with their versions."""
+"""Kubeflow's kinds, which Kubernetes' own schemas lack, with their versions."""
 
 
 def collector_options() -> dict[str, str]:
-    """Where each deployment names options of the collector -> those options."""
+    """Return the collector's options in each deployment, by the place that names them."""
     command = load(COMPOSE)["services"]["collector"]["command"]
     texts = {
         "compose": " ".join(command),
@@ -67,7 +67,7 @@ def test_compose_is_closed_to_the_network_and_pinned() -> None:
     unhealthy = {name for name, service in services.items() if "healthcheck" not in service}
     assert unhealthy == {"volumes-owner", "tempo"}
     assert "/deploy/compose/.env" in (ROOT / ".gitignore").read_text().splitlines(), "it has the password"
-    # Every variable has a default in the file or must be set, and the example file knows it.
+    # Every variable has a default in the file or must be set, and it is in the example file.
     text = (DEPLOY / COMPOSE).read_text()
     assert set(re.findall(r"\$\{(\w+)", text)) == {*env, "GRAFANA_PASSWORD"}
     assert not re.findall(r"\$\{\w+\}", text)
@@ -110,7 +110,7 @@ def test_kubernetes_objects_fit_the_published_schemas(document: dict[str, Any]) 
 
 
 def pod(job: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The spec of the pods of a training job, and its environment by name."""
+    """Return the spec of a training job's pods, and its environment by name."""
     spec = job["spec"]
     if job["kind"] == "TrainJob":
         (patch,) = spec["runtimePatches"]
@@ -141,7 +141,7 @@ def test_a_train_job_has_only_fields_that_kubeflow_trainer_knows() -> None:
     from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob  # takes two seconds
 
     (job,) = documents(KUBERNETES / "kubeflow-trainjob.yaml")
-    assert TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job  # a model drops what it does not know
+    assert TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job  # a model drops unknown fields
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not here")

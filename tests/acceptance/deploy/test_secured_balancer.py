@@ -1,4 +1,4 @@
-"""The load balancer of deploy/otelcol with TLS and tokens: a real OpenTelemetry Collector before a real otel-fr one."""
+"""deploy/otelcol's load balancer with TLS and tokens: a real OpenTelemetry Collector in front of a real collector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = needs_otelcol
 
 @contextlib.contextmanager
 def balancer(folder: Path, certificates: Certificates, collector: Collector, *names: str) -> Iterator[Gateway]:
-    """With ``loadbalancing.yaml`` and the files of ``names`` beside it."""
+    """Run the balancer with ``loadbalancing.yaml`` and the files ``names``."""
     addresses = {name: f"127.0.0.1:{free_port()}" for name in ("OTLP_GRPC", "OTLP_HTTP", "HEALTH")}
     files = {"TLS_CERT": certificates.cert, "TLS_KEY": certificates.key, "TLS_CA": certificates.ca_file}
     env = {**addresses, **{name: str(file) for name, file in files.items()}, "TLS_NAME": "localhost"}
@@ -76,6 +76,6 @@ def test_each_job_s_own_token_reaches_the_collector(tmp_path: Path, certificates
 
 
 def jobs_of(collector: Collector, name: str) -> set[str]:
-    """The jobs that an answer is about."""
+    """Return the jobs in an answer."""
     answer = collector.fetch(f"/api/v1/{name}", Authorization=f"Bearer {READER}")
     return {one["job"] for one in json.loads(answer.body)[name]}

@@ -13,7 +13,7 @@ import otel_fr
 
 folder = sys.argv[1]
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-# A store of its own for each attempt: in torchrun's, gloo finds the addresses of the attempt before.
+# Each attempt has its own store: in torchrun's, gloo finds the addresses of the attempt before.
 dist.init_process_group(
     "gloo",
     init_method=f"file://{folder}/store-{attempt}",

@@ -1,9 +1,9 @@
-"""Sums over its ranks in each attempt; knows nothing of otel-fr, unless it asks for its node to be excluded.
+"""Sums over its ranks in each attempt. Arguments: what happens ("nothing", or one of these), and a folder.
 
-Arguments: what happens; a folder. "nothing"; "fail": every rank fails in the first attempt; "one": rank 1 raises then,
-rank 0 waits for its agent, and in the second attempt both have their files written; "lose": every rank waits until the
-folder is gone, and raises; "exclude": every rank raises in every attempt, and in the first one, the rank on node-b asks
-for its node to be excluded before.
+fail: every rank fails in the first attempt. one: rank 1 raises in the first attempt, while rank 0 waits for its agent;
+in the second attempt both ranks have their files written. lose: every rank waits until the folder is gone, and raises.
+exclude: every rank raises in every attempt; in the first attempt, the rank on node-b first asks for its node's
+exclusion.
 """
 
 import os
@@ -30,7 +30,7 @@ if fault == "exclude" and attempt == 0:
         RankMonitorClient().send_workload_control_request(
             WorkloadControlRequest(WorkloadAction.ExcludeThisNode, "the NIC flaps")
         )
-    time.sleep(2)  # the collector learns of it before it learns of the end of any rank
+    time.sleep(2)  # so that the collector hears of it before it hears of a rank's end
 if fault == "one":
     failed = folder / "failed"
     if failed.exists():
@@ -50,7 +50,7 @@ if fault == "one":
 while fault == "lose" and folder.exists():
     time.sleep(0.05)
 if fault == "fail" and attempt == 0:
-    # At once: an agent whose rank still ends when the other one has joined again does not count the restart.
+    # At once: an agent does not count the restart if its rank still ends when the other agent has joined again.
     os._exit(1)
 if fault == "exclude" or (fault == "lose" and has_folder):
     raise ValueError("bad sample 4711")

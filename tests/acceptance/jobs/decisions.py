@@ -1,8 +1,9 @@
-"""A training loop in which one rank does otherwise than its peers in step 12: argv[1] says in what; argv[2]: a folder.
+"""A training loop in which one rank acts differently from its peers in step 12. argv[1]: how; argv[2]: a folder.
 
-told: rank 1 tells of its decisions, takes another reduce op and continues with wrong numbers until there is a file
-``stop``. compile: rank 2 has a batch of another shape, whose compilation takes long. branch: it leaves a collective of
-the step out; all meet one for another, up to the end of the loop. healthy: all do the same in the end.
+told: all ranks report their decisions. Rank 1 takes another reduce op, and the job continues with wrong numbers until
+there is a file ``stop``. compile: rank 2 has a batch of another shape, and compiles for long. branch: rank 2 leaves out
+a collective. Its later calls meet the wrong calls of its peers until the end of the loop. healthy: no rank is at
+fault.
 """
 
 import datetime
@@ -73,14 +74,14 @@ def untold() -> None:
         if at_fault and kind == "compile":
             size, hangs_in_compiler = 5, True
         if kind == "healthy":
-            size += rank if step > 20 else 0  # ranks whose batches differ compile again, too
+            size += rank if step > 20 else 0  # ranks with different batches compile again, too
         optimizer.zero_grad()
         run(model, torch.ones(size, 8)).backward()
         for number, parameter in enumerate(model.parameters()):
             if not (at_fault and kind == "branch" and number == 1):
                 dist.all_reduce(parameter.grad)
         if kind == "healthy" and step % 7 == 3:
-            continue  # the scaler of the gradients has found an overflow, as on all ranks
+            continue  # as if a gradient scaler found an overflow, on all ranks
         optimizer.step()
     if kind == "branch":
         if rank == 2:

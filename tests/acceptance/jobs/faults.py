@@ -1,6 +1,6 @@
-"""A job of three ranks with the fault that argv[1] names. Knows nothing of otel-fr. Ends on its own within 20 s.
+"""A job of three ranks with the fault that argv[1] names. It does not use otel-fr, and ends on its own within 20 s.
 
-argv[2]: seconds of gloo's timeout, 8 unless it is given: longer than the tests' stall time.
+argv[2]: gloo's timeout in seconds. The default of 8 is longer than the tests' stall time.
 """
 
 import atexit
@@ -45,7 +45,7 @@ def raise_in_thread(error: Exception, name: str) -> None:
 
 
 def missing() -> None:
-    """The thread that rank 1 has its batches from has died; one of rank 0 has died, too, which harms nobody."""
+    """The thread that loads rank 1's batches has died. A thread of rank 0 has died, too, which harms nobody."""
     begin()
     if rank == 0:
         raise_in_thread(OSError("no route to the metrics server"), "metrics")
@@ -103,7 +103,7 @@ def raised_and_exiting() -> None:
 
 
 def shares_group() -> None:
-    """A checkpoint is written beside the training, over the same group: which call comes first is left to chance."""
+    """A thread writes a checkpoint beside the training, over the same group. Chance decides which call is first."""
     begin()
     saver = threading.Thread(target=lambda: dist.broadcast(torch.ones(8), 0), name="saver")
     if rank == 0:
@@ -136,14 +136,14 @@ def main_loop() -> None:
 
 
 def trains_in_thread() -> None:
-    """As Ray Train, which keeps the main thread for itself."""
+    """Like Ray Train, which needs the main thread itself."""
     begin()
     threading.Thread(target=train, name="train", daemon=True).start()
     main_loop()
 
 
 def checkpoints_in_thread() -> None:
-    """A thread that only writes checkpoints, over a group of its own, does not count."""
+    """A thread that only writes checkpoints, over its own group, does not count."""
     begin()
     saver = threading.Thread(target=lambda: dist.barrier(dist.new_group()), name="saver")
     saver.start()
@@ -215,7 +215,7 @@ def again(rank_then: int, world_then: int, culprit: int) -> None:
     session(0, store, rank, world)
     dist.destroy_process_group()
     if rank_then < 0:
-        time.sleep(9)  # it has the store
+        time.sleep(9)  # this process has the store
         sys.exit(0)
     session(1, store, rank_then, world_then)
     if rank_then == culprit:
@@ -233,12 +233,12 @@ def stays_away() -> None:
 
 
 def turned() -> None:
-    """Every process has another number."""
+    """In the second session, every process has another rank."""
     again((rank + 1) % world, world, 1)
 
 
 def leaves() -> None:
-    """The first rank leaves; the others are counted anew."""
+    """The first rank leaves, and the others get new numbers."""
     again(rank - 1, world - 1, 0)
 
 

@@ -1,4 +1,4 @@
-"""Trains with FSDP2 while a second thread issues collectives and messages in a group of its own, the same in each run.
+"""Trains with FSDP2 while a second thread makes collectives and messages in its own group, the same in each run.
 
 Each rank then copies its ring file to argv[1]/RANK, once all its calls have ended.
 """
@@ -58,6 +58,6 @@ session = hook._state.session
 assert session is not None
 with contextlib.closing(RingReader.open(session._writer.path)) as ring:
     while any(record.state == RecordState.IN_FLIGHT for record in ring.records()):
-        time.sleep(0.01)  # a thread of gloo records the end after it has woken the waiting thread
+        time.sleep(0.01)  # gloo's thread wakes the waiting thread first, and then records the end
 shutil.copy(session._writer.path, f"{sys.argv[1]}/{rank}")
 dist.destroy_process_group()

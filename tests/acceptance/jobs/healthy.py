@@ -1,4 +1,4 @@
-"""A job that has no fault, and looks as if it had one: argv[1]. Knows nothing of otel-fr."""
+"""A job that looks faulty, but is not. argv[1]: a function of this file. The job does not use otel-fr."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LONGER = 6.0
-"""Seconds: longer than the stall time."""
+"""Seconds, longer than the stall time."""
 
 
 def step(group: dist.ProcessGroup | None = None) -> None:
@@ -21,7 +21,7 @@ def step(group: dist.ProcessGroup | None = None) -> None:
 
 
 def calls() -> None:
-    """Calls of many kinds, a late rank, and messages behind a long computation: no thread waits for them so long."""
+    """Calls of many kinds, a late rank, and messages that no thread waits for during a long computation."""
     dist.init_process_group("gloo")
     data = torch.ones(64)
     for _ in range(200):
@@ -49,17 +49,17 @@ def calls() -> None:
 
 
 def groups() -> None:
-    """Groups as DeviceMesh and FSDP2 make them, with local synchronization, in threads, and again after a new start.
+    """Groups as DeviceMesh and FSDP2 make them, with local synchronization, in threads, and in two sessions.
 
-    Members destroy them at other times, in another order, and only some of them.
+    Members destroy groups at different times and in different orders, and some not at all.
     """
     from torch.distributed.fsdp import fully_shard
 
     whole = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     for life in range(2):
-        # c10d names the groups of both lives alike, so that each needs keys of its own in the store.
+        # c10d gives the groups of both sessions the same names, so each session needs its own keys in the store.
         dist.init_process_group("gloo", store=dist.PrefixStore(f"life{life}", whole), rank=rank, world_size=3)
-        destroy_some()  # first: c10d (before 2.14) names local groups by how many groups a rank has
+        destroy_some()  # first: c10d (before 2.14) names local groups by the number of the rank's groups
         mesh = init_device_mesh("cpu", (1, 3), mesh_dim_names=("dp", "tp"))
         step(mesh.get_group("tp"))
         own, _ = dist.new_subgroups(group_size=3)
@@ -95,7 +95,7 @@ def destroy_some() -> None:
 
 
 def surroundings() -> None:
-    """What real programs do around groups: stores, objects, meshes, DDP, groups made in loops. Four ranks."""
+    """Actions of real programs around groups: stores, objects, meshes, DDP, groups made in loops. Four ranks."""
     from torch.nn.parallel import DistributedDataParallel
 
     dist.init_process_group("gloo")
@@ -124,18 +124,18 @@ def surroundings() -> None:
         if rank in members:
             step(made)
             dist.destroy_process_group(made)
-    # Each pair in an order of its own. c10d (before 2.14) names them by how many groups a rank has.
+    # Each pair has its own order. c10d (before 2.14) names them by the number of the rank's groups.
     for pair in ([0, 1], [2, 3]) if rank < 2 else ([2, 3], [0, 1]):
         local = dist.new_group(pair, use_local_synchronization=True)
         if rank in pair:
             step(local)
-    if rank % 2:  # made by its members only, which is enough as long as no rank creates groups after that
+    if rank % 2:  # only its members make it, which is enough if no rank creates a group later
         dist.new_group([1, 3])
     dist.monitored_barrier()
     store.add("done", 1)
     if rank == 3:
         del model  # see straggler.py
-        dist.destroy_process_group()  # the others leave without
+        dist.destroy_process_group()  # the other ranks end without this call
 
 
 run: Callable[[], None] = globals()[sys.argv[1]]

@@ -1,4 +1,4 @@
-"""A job whose ranks write files of torch 2.14's FlightRecorderHook, which gloo records beside."""
+"""A job that writes files of torch 2.14's FlightRecorderHook. gloo records, too."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def main() -> None:
     folder, kind = Path(sys.argv[1]), sys.argv[2]
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    for _ in range(3):  # the hook numbers calls from when it was attached
+    for _ in range(3):  # the hook counts calls from its attachment on
         dist.all_reduce(torch.ones(4))
     hook = c10d.FlightRecorderHook.attach(dist.group.WORLD)
     pair = dist.new_group([0, 1], group_desc="a pair")
@@ -94,7 +94,7 @@ def main() -> None:
     if kind == "missing":
         threading.Thread(target=write_when_waiting, args=(folder, rank), daemon=True).start()
     dist.all_reduce(torch.ones(7))
-    await_(all_retired)  # a thread of gloo's retires calls
+    await_(all_retired)  # gloo's thread retires calls
     write(folder, rank)
     dist.barrier()
     for attached in hooks:

@@ -1,9 +1,10 @@
-"""Trains until there is a file ``stop`` in the folder that is given, on any number of hosts. Files there cause faults:
+"""Trains on any number of hosts until the file ``stop`` exists in the folder argv[1]. Files there cause faults:
 
-``hang-R``: rank R loads until there is a file ``go``. ``raise-R``: it raises, once. ``SIGKILL-R``, ``SIGSTOP-R``: it
+``hang-R``: rank R loads until the file ``go`` exists. ``raise-R``: it raises, once. ``SIGKILL-R``, ``SIGSTOP-R``: it
 sends itself this signal.
-Each rank writes into ``steps-R``: its step, the number of ranks, its host and the attempt. ``FLOATS``: how many of them
-a step reduces.
+
+Each rank writes its step, the number of ranks, its host and the attempt to ``steps-R``. The variable ``FLOATS`` is the
+number of floats that a step reduces.
 """
 
 import os

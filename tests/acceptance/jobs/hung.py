@@ -1,4 +1,4 @@
-"""Steps until rank 2 hangs in `load_shard`; continues to the end once the file argv[1] is there. Four ranks."""
+"""A job of four ranks. Rank 2 hangs in `load_shard` until the file argv[1] exists; then the job runs to its end."""
 
 import os
 import sys

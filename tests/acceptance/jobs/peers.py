@@ -1,8 +1,8 @@
-"""A job in which rank 1 fails in step 3. Survivors print how their wait ended, with the seconds it took.
+"""A job in which rank 1 fails in step 3. Survivors print how their wait ended, with its seconds. argv[1] says how:
 
-argv[1]: comes_back: it is stopped for a while; two callbacks are bad, and rank 2 is in code of its own meanwhile.
-stopped: only that. unheard: its monitor is stopped, too, and calls are made by hooks of the backward pass. ddp: it is
-killed in a job with DDP. killed: it is killed, and is under another torchrun than rank 0, the only other one.
+comes_back: it is stopped for a while. Two callbacks are bad, and rank 2 runs code of its own meanwhile. stopped: it is
+only stopped. unheard: its monitor is stopped, too, and hooks of the backward pass make the calls. ddp: it is killed in
+a job with DDP. killed: it is killed; the only other rank is rank 0, under another torchrun.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def fail() -> None:
 
 
 def monitor_pid() -> int:
-    """The process id of this rank's monitor, once it watches."""
+    """Return the process id of this rank's monitor, once it watches."""
     session = hook._state.session
     assert session is not None
     with contextlib.closing(RingReader.open(session._writer.path)) as ring:

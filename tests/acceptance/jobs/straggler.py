@@ -1,6 +1,6 @@
 """Training with an optimizer on gloo: rank 2 takes longer in each step, or none does.
 
-Arguments: ``slow`` or ``healthy``; the file whose existence ends the job, which lasts some minutes at most.
+Arguments: ``slow`` or ``healthy``; a file. The job ends once the file exists, or after some minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
         dist.all_reduce(done, op=dist.ReduceOp.MAX)
         if done.item():
             break
-    # A model that outlives its group may hang in torch: its destructor joins gloo's thread, which may need the GIL.
+    # torch may hang if the model outlives its group: the destructor joins gloo's thread, which may need the GIL.
     del model
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""A job whose rank 1 does not join a collective, because of what argv[1] names; it ends once argv[2]/end exists."""
+"""A job in which rank 1 does not join a collective. argv[1]: why. The job ends once argv[2]/end exists."""
 
 import datetime
 import os
@@ -36,7 +36,7 @@ def fifo() -> None:
 def memory() -> None:
     group = Path(sys.argv[3])
     for pid in (group / "cgroup.procs").read_text().split():
-        if int(pid) != os.getpid():  # its monitor, which the kernel may kill, too
+        if int(pid) != os.getpid():  # the monitor: the kernel could kill it, too
             (group.parent / "cgroup.procs").write_text(pid)
     kept = []
     while True:
@@ -44,7 +44,7 @@ def memory() -> None:
 
 
 def starved() -> None:
-    """Another program takes the processor that this process has, until somebody ends it."""
+    """Another program takes this process's only processor, until somebody ends that program."""
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"], env={})
     for pid in (0, other.pid):
         os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})

@@ -1,11 +1,11 @@
 """One replica of a torchft job (torchft 0.2, gloo), under its own torchrun.
 
-Usage: torchft_replica.py REPLICA MODE LAST. MODE: what rank 0 does after five steps with another replica: kill, stop,
-go on; or "stop inside", what its last rank does in the replica's own group. Or it is "rejoin": when it takes part it
-writes into the file LAST which step is the last for all. "survive": once it is alone, it does so.
-Where the replica has several ranks they also average in a process group of their own, as FSDP would.
-With BY_HAND in the environment, gradients are averaged by the manager, which survives errors; torchft 0.2's
-DistributedDataParallel does not.
+Usage: torchft_replica.py REPLICA MODE LAST. MODE is what rank 0 does after five steps with another replica: kill, stop,
+go on. "stop inside": the last rank stops in the replica's own group. "rejoin": once the replica takes part, it writes
+the number of the last step for all into the file LAST. "survive": it writes LAST once it is alone.
+
+If the replica has several ranks, they also average in their own process group, as with FSDP. With BY_HAND in the
+environment the manager averages gradients, which survives errors; torchft 0.2's DistributedDataParallel does not.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:  # noqa: C901
                 os.kill(os.getpid(), signal.SIGSTOP)
             dist.all_reduce(loss.detach().clone())
         if rank == 0 and mode == "stop" and together == 5:
-            manager.wait_quorum()  # so that the others know nothing yet, and wait in the collective
+            manager.wait_quorum()  # so that the other replica knows nothing yet, and waits in the collective
             os.kill(os.getpid(), signal.SIGSTOP)
         loss.backward()
         if by_hand:

@@ -1,6 +1,6 @@
-"""Trains a little and writes what it computed, to the last bit. Knows nothing of otel-fr.
+"""Trains a little and writes its exact results. It does not use otel-fr.
 
-argv: a file (of rank 0) for the losses and parameters, and what else to do:
+argv: a file for rank 0's losses and parameters, and the mode:
   plain       nothing
   slow        0.1 s a step, for things that happen meanwhile
 """

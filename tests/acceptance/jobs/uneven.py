@@ -1,7 +1,7 @@
-"""A training on uneven data: argv[1] says how; argv[2]: a folder. Rank 2 ends its loop before its peers, and evaluates
-until a file `go` is there.
+"""A training on uneven data. argv[1]: how; argv[2]: a folder. Rank 2 comes to its evaluation before its peers, and
+evaluates until a file `go` exists.
 
-early: it has a batch fewer. skips: one of its batches is bad, and it leaves the average of the loss out.
+early: it has one batch less. skips: one of its batches is bad, so it leaves out the average of the loss.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Ranks that work until there is a file ``go``, the last one in a function of its own. Knows nothing of otel-fr."""
+"""Ranks that work until there is a file ``go``. The last rank is in another function. The job does not use otel-fr."""
 
 import time
 from pathlib import Path
