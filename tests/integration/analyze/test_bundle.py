@@ -1,4 +1,4 @@
-"""``otel-fr bundle``: what goes into the file, and what never does."""
+"""``otel-fr bundle``: the contents of the file, and what it must never contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command, as a process."""
+"""``otel-fr analyze``, run as a process."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_wrong_flags_are_explained(
 
 
 def test_every_flag_of_torchfrtrace_is_accepted(tmp_path: Path) -> None:
-    """Its own parser says which there are."""
+    """torchfrtrace's own parser lists its flags."""
     config = pytest.importorskip("torch.distributed.flight_recorder.components.config_manager")
     known = {flag for action in config.JobConfig().parser._actions for flag in action.option_strings}
     offered = otel_fr("analyze", "--help").stdout
@@ -148,7 +148,7 @@ def test_the_entries_are_printed_as_torchfrtrace_does(tmp_path: Path) -> None:
 
 
 def test_ranks_of_torchft_are_moved_to_their_replica(tmp_path: Path) -> None:
-    """Two replicas of two ranks; each says its default group is [0, 1]. Rank 3 never joins."""
+    """Two replicas of two ranks. In both, the default group is [0, 1]. Rank 3 never joins."""
     write(tmp_path, {rank: [entry(0, "all_reduce", 1)] for rank in range(2)})
     write(tmp_path / "other", {0: [entry(0, "all_reduce", 1, state="scheduled")], 1: []})
     for rank in (0, 1):
@@ -160,7 +160,7 @@ def test_ranks_of_torchft_are_moved_to_their_replica(tmp_path: Path) -> None:
 
 
 def on_terminal(*arguments: object, **env: str) -> str:
-    """What the command writes to a terminal of 100 columns."""
+    """Return the command's output at a terminal of 100 columns."""
     outer, inner = pty.openpty()
     settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **env}
     command = [*OTEL_FR, *map(str, arguments)]
@@ -170,7 +170,7 @@ def on_terminal(*arguments: object, **env: str) -> str:
     while True:
         try:
             more = os.read(outer, 65536)
-        except OSError:  # Linux: the other side is closed
+        except OSError:  # on Linux: the other side has closed
             break
         if not more:
             break
@@ -226,7 +226,7 @@ def test_analyze_imports_neither_torch_nor_the_collector() -> None:
 
 
 def waiting_process(*arguments: str) -> subprocess.Popen[bytes]:
-    """A process that ends with status 7 when it gets SIGUSR1; it is ready when this returns."""
+    """Start a process that ends with status 7 on SIGUSR1. It is ready when this returns."""
     code = (
         "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1});"
         " print(flush=True); signal.sigwait({signal.SIGUSR1}); sys.exit(7)"

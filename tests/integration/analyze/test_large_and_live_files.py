@@ -70,7 +70,7 @@ dist.monitored_barrier()
 
 @pytest.mark.long
 def test_files_of_pytorchs_own_recorder_on_gloo(tmp_path: Path) -> None:
-    """Their pg_config says nothing, every state is "scheduled", and the JSON has neither frames nor times."""
+    """In these files pg_config has no facts, every state is "scheduled", and the JSON has neither frames nor times."""
     pytest.importorskip("torch")
     (tmp_path / "job.py").write_text(LIVE)
     folder = tmp_path / "files"
@@ -78,7 +78,7 @@ def test_files_of_pytorchs_own_recorder_on_gloo(tmp_path: Path) -> None:
     command = [sys.executable, str(tmp_path / "job.py")]
     jobs = [subprocess.Popen([*command, str(rank), str(folder), str(tmp_path / "store")]) for rank in range(2)]
     assert [job.wait(PATIENCE) for job in jobs] == [0, 0]
-    # A busy machine may write them long after the last call, which then may be blocked as well as running.
+    # A busy machine may write them long after the last call, which then may be blocked or running.
     created = max(pickle.loads((folder / f"pickle_{r}").read_bytes())["entries"][-1]["time_created_ns"] for r in (0, 1))
     for path in folder.iterdir():
         os.utime(path, ns=(created, created))

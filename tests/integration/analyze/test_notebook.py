@@ -1,4 +1,4 @@
-"""docs/notebook.ipynb runs, and what it says of its files is true."""
+"""docs/notebook.ipynb runs, and its statements about its files are true."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def output(notebook: Any, source: str) -> str:
-    """The text that the cell with this source shows last."""
+    """Return the last text that the cell with this source shows."""
     (cell,) = [cell for cell in notebook.cells if cell.cell_type == "code" and source in cell.source]
     text: str = cell.outputs[-1]["data"]["text/plain"]
     return text

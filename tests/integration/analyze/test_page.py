@@ -1,4 +1,4 @@
-"""The page in a real browser: headless Chromium, driven by playwright."""
+"""The page of ``otel-fr analyze`` in a real browser: headless Chromium, driven by playwright."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Open = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def window(browser: Any) -> Any:
-    """The page that tests use one after the other: each new one takes as long as a test."""
+    """The browser page, which all tests use in turn: a new page takes as long as a test."""
     return new_page(browser)
 
 
 @pytest.fixture
 def open_page(tmp_path: Path, window: Any) -> Iterator[Open]:
-    """Opens the page of a folder; at the end there must have been no complaint and no request but the page itself."""
+    """Opens the page of a folder. Fails at the end if the page logged an error, or made a further request."""
     said: list[str] = []
     target = tmp_path / "page.html"
     noted: dict[str, Callable[[Any], None]] = {
@@ -53,7 +53,7 @@ def open_page(tmp_path: Path, window: Any) -> Iterator[Open]:
 
 
 def pixels(page: Any, colour: str) -> int:
-    """Pixels of the chart that have the colour of a variable of the style sheet."""
+    """Return the number of the chart's pixels in the colour of a style sheet variable."""
     script = """name => {
         const probe = document.createElement("i");
         probe.style.color = `var(--${name})`;
@@ -106,7 +106,7 @@ def test_waiting_calls_run_to_the_end_in_both_views(tmp_path: Path, open_page: O
     for axis in ("order", "time"):
         page.check(f"input[value={axis}]")
         box = page.locator("#chart").bounding_box()
-        # The second row is rank 0, which waits: just inside the right edge there is its last call.
+        # The second row is rank 0, which waits. Its last call is just inside the right edge.
         page.mouse.move(box["x"] + box["width"] - 4, box["y"] + 22 + 20 + 10)
         assert "rank 0 (waiting): all_reduce number 3" in page.inner_text("#details")
         page.keyboard.press("Escape")

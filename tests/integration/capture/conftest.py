@@ -1,4 +1,4 @@
-"""The capture engines that these tests run over, and the processes in which."""
+"""Fixtures that choose the capture engine and the start of the programs of these tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support import engines, single_rank, warm
 
 @pytest.fixture(params=engines.EACH_ENGINE)
 def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The programs of `single_rank` record with this engine; its name."""
+    """Let the programs of `single_rank` record with each engine. Returns the engine's name."""
     engine: str = request.param
     engines.settings(engine)
     monkeypatch.setattr(single_rank, "ENGINE", engine)
@@ -18,6 +18,6 @@ def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(name="warm")
 def start_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The programs of `single_rank` start with torch imported."""
+    """Let the programs of `single_rank` start with torch imported."""
     if not warm.FRESH:
         monkeypatch.setattr(single_rank, "start", warm.run)

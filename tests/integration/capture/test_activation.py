@@ -1,4 +1,4 @@
-"""When recording begins, when it does not, and how it is taken back."""
+"""When recording begins, when it does not, and how it ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print(hook._state.session is not None, len(rings) == 1)
 
 
 def python(folder: Path, code: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    """A program that has not imported torch yet."""
+    """Run a program that has not imported torch yet."""
     env = single_rank.environment(folder, OTEL_FR_ENABLED="1", **extra)
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -30,7 +30,7 @@ def python(folder: Path, code: str, **extra: str) -> subprocess.CompletedProcess
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(("enabled", "records"), [("", True), ("0", False)])
 def test_the_environment_switches_it_on_and_off(tmp_path: Path, enabled: str, records: bool) -> None:
-    """By which variables: `tests/unit/core/test_config.py`; without a call: `tests/acceptance/test_running_job.py`."""
+    """`tests/unit/core/test_config.py` tests the variables; `tests/acceptance/test_running_job.py` makes no call."""
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": enabled}
     body = "import otel_fr\notel_fr.instrument()\n" + IS_RECORDING
     assert single_rank.succeed(tmp_path, body, **env) == f"{records} {records}\n"
@@ -58,7 +58,7 @@ def test_by_hand_and_all_ways_together(tmp_path: Path) -> None:
         """,
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
-    assert out == "False\nTrue 2\n"  # the creation of the group is one of them
+    assert out == "False\nTrue 2\n"  # one of them is the creation of the group
 
 
 def test_before_torch_is_imported(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_nothing_starts_before_a_process_group(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("each_engine", "warm")
 def test_uninstrument_puts_back_every_attribute_of_the_table(tmp_path: Path) -> None:
-    """Also where all of them were replaced: peers are acted upon, and calls without a future were made."""
+    """Also if all of them were replaced, because of an action on peer failure and calls without a future."""
     out = single_rank.succeed(
         tmp_path,
         """
@@ -171,8 +171,8 @@ def test_uninstrument_puts_back_every_attribute_of_the_table(tmp_path: Path) -> 
         OTEL_FR_ON_PEER_FAILURE="abort",
     )
     kept, *lines = out.splitlines()
-    assert kept in ("[]", "['END_BATCH']")  # this one is for the compiled engine
-    # init_process_group has put torch's own hook above the first of ours.
+    assert kept in ("[]", "['END_BATCH']")  # END_BATCH is for the compiled engine
+    # init_process_group has put torch's own hook above our first hook.
     assert lines == ["False", "['EXCEPTHOOK', 'OUTERMOST_EXCEPTHOOK']", "True"]
 
 

@@ -1,4 +1,4 @@
-"""Ranks whose program replaces malloc, as training images do, are recorded like others."""
+"""Ranks with another malloc, as in training images, are recorded like other ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support import single_rank
 from tests.support.long_tests import all_but
 
 ALLOCATORS = {"jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc_minimal.so.4"}
-"""Debian's libjemalloc2 and libtcmalloc-minimal4."""
+"""From Debian's libjemalloc2 and libtcmalloc-minimal4."""
 
 PROGRAM = """
 session_module.start_monitor = no_monitor

@@ -1,4 +1,4 @@
-"""Groups that are destroyed while a call is in flight: on torch before 2.8 a callback of ours must not hang that."""
+"""Groups that are destroyed with a call in flight. On torch before 2.8 otel-fr's callback must not hang that."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def callback(group):
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        # It waits until the backend lets go of the callback of this group.
+        # It waits until the backend drops this group's callback.
         (
             """
 held, kept = [callback(group)], callback(other)
@@ -59,7 +59,7 @@ del kept  # the exit waits for callbacks
 """,
             "[] True",
         ),
-        # After the longest wait the group is kept, so that its destructor never runs.
+        # After the longest wait the group is kept alive, so that its destructor never runs.
         (
             """
 held = callback(group)

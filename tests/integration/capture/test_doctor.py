@@ -25,7 +25,7 @@ sys.exit(main(["doctor"]))
 
 
 def doctor(folder: Path, **extra: str) -> tuple[int, dict[str, str]]:
-    """Its exit status, and what it says by topic."""
+    """Run the doctor. Return its exit status, and its messages by topic."""
     program = folder / "doctor.py"
     program.write_text(PROGRAM)
     done = single_rank.start(program, single_rank.environment(folder, **extra), PATIENCE)
@@ -103,9 +103,9 @@ print(len(list(ring().records())))
 
 
 def test_a_user_without_a_home_folder(tmp_path: Path) -> None:
-    """As in a container that runs as a user that has no entry in /etc/passwd."""
+    """As in a container with a user that is not in /etc/passwd."""
     if not engines.HAS_RING_WRITER:
-        engines.kernel()  # skips
+        engines.kernel()  # skips the test if there is none
     body = "session_module.start_monitor = no_monitor\n" + NO_HOME
     out = single_rank.succeed(tmp_path, body, XDG_CACHE_HOME="", OTEL_FR_CAPTURE_ENGINE="auto").splitlines()
     assert ": no cache folder: set HOME or XDG_CACHE_HOME; " in out[0]

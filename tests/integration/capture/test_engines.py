@@ -1,4 +1,4 @@
-"""Both capture engines record the same of the same program."""
+"""Both capture engines record a program alike."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _tensor(choose: random.Random) -> Any:
 
 
 def _call(choose: random.Random, group: Any) -> None:
-    """One call; the fake backend takes any shapes."""
+    """Make one call. The fake backend takes any shapes."""
     size = group.size()
     a, b = _tensor(choose), _tensor(choose)
     many = [_tensor(choose) for _ in range(choose.randint(1, 3))]
@@ -92,7 +92,7 @@ def _call(choose: random.Random, group: Any) -> None:
 
 def _batch(choose: random.Random, group: Any) -> None:
     if str(torch.__version__).startswith("2.6."):
-        return  # its fake backend has no batches
+        return  # this torch's fake backend has no batches
     with _coalescing_manager(group, torch.device("cpu"), async_ops=True):
         for _ in range(choose.randrange(4)):
             if choose.random() < 0.5:
@@ -104,19 +104,19 @@ def _batch(choose: random.Random, group: Any) -> None:
 def _program(seed: int, steps: int, groups: list[Any]) -> None:
     choose = random.Random(seed)
     for _ in range(steps):
-        with contextlib.suppress(RuntimeError, LookupError, ValueError, TypeError):  # the call's own
+        with contextlib.suppress(RuntimeError, LookupError, ValueError, TypeError):  # errors of the call itself
             _call(choose, choose.choice(groups))
 
 
 def _with_destructions(seed: int, steps: int, groups: list[Any], recorder: Recorder) -> None:
-    """A program whose groups are destroyed, one after the other, and made anew under their names in the end."""
+    """Run a program that destroys its groups in turn, and makes them again under the same names at the end."""
     choose = random.Random(seed)
     for group in choose.sample(groups, len(groups)):
         _program(choose.randrange(2**32), steps, groups)
         begun = recorder.begin_destruction(group, "destroy_process_group")
         if choose.random() < 0.8:
             recorder.group_gone(group.group_name)
-        if begun is not None:  # it ends after the group is gone, or fails
+        if begun is not None:  # the call ends or fails after the group is gone
             recorder.end(*begun, 0, choose.choice([RecordState.COMPLETED, RecordState.FAILED]), time.monotonic_ns())
     for group in groups:
         recorder.group_created(group.group_name, group)
@@ -153,7 +153,7 @@ def test_threads_are_recorded_alike(groups: list[Any]) -> None:
     def by_thread(found: Any) -> dict[str, list[Any]]:
         own: dict[str, list[Any]] = {}
         for record in found[0]:
-            # Each run has threads of its own.
+            # Each run has its own threads.
             own.setdefault(record["thread"], []).append({**record, "record_id": None, "thread_ident": None})
         return own
 
@@ -164,7 +164,7 @@ def test_threads_are_recorded_alike(groups: list[Any]) -> None:
 
 
 def test_groups_that_come_and_go_are_told_apart(groups: list[Any]) -> None:
-    """A new group may have the address of one that is gone."""
+    """A new group may have the address of a destroyed group."""
 
     def records(engine: capture_engines.Engine, folder: Path) -> list[tuple[str, int]]:
         writer = engine.create_ring([folder], engine.name, 500, {"rank": 0})
@@ -176,7 +176,7 @@ def test_groups_that_come_and_go_are_told_apart(groups: list[Any]) -> None:
                 for _ in range(2):
                     dist.all_reduce(torch.empty(1), group=group)
                 recorder.group_gone(group.group_name)
-                dist.all_reduce(torch.empty(1), group=group)  # of a group that is not recorded
+                dist.all_reduce(torch.empty(1), group=group)  # a call of a group that is not recorded
                 dist.destroy_process_group(group)
                 del group
         finally:

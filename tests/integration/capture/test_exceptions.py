@@ -1,4 +1,4 @@
-"""Which uncaught exceptions end a rank, and which are recorded as those of its threads."""
+"""Which uncaught exceptions are recorded as the end of a rank, and which as exceptions of its threads."""
 
 from __future__ import annotations
 

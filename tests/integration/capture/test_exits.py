@@ -1,4 +1,4 @@
-"""What is recorded of ``sys.exit``, and that a program sees no difference."""
+"""The records of ``sys.exit``, which programs do not notice."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CASES = {
     "pickled": ("import pickle\nassert pickle.loads(pickle.dumps(sys.exit)) is sys.exit", 0, "''] ", ""),
     "wrong arguments": ("try:\n    sys.exit(1, 2)\nexcept TypeError:\n    pass", 0, "''] ", ""),
 }
-"""Body, status, message and function as recorded, and what is printed."""
+"""Body, status, recorded message, recorded function, output."""
 SHORT = ("a message", "a status", "while an exception is handled", "while Ctrl-C is handled", "in a handler of SIGINT")
 
 

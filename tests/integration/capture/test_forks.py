@@ -1,4 +1,4 @@
-"""Children that a rank forks: they record nothing, and wait for nothing of their parent's."""
+"""Children that a rank forks. They record nothing, and do not wait for the parent's threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.capture.test_native_recorder import Rig
 @needs_ring_writer
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_never_waits_for_a_thread_that_it_does_not_have(tmp_path: Path) -> None:
-    """A child that ends normally frees the recorder, whose lock another thread may have held when it was forked."""
+    """A child that ends normally frees the recorder. Another thread may have held its lock at the fork."""
     rig = Rig(tmp_path)
     with rig.calling():
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""Ranks of a machine whose shared memory is full: recorded in the temporary folder, or not at all, and told so once."""
+"""Ranks on a machine with full shared memory. They record in the temporary folder or not at all, and log it once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `otel_fr.operations` says of the ends of operations, asked of gloo itself."""
+"""The ends of operations in gloo itself, compared with `otel_fr.operations`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 2
 
 @pytest.fixture(scope="module")
 def members() -> Iterator[list[Any]]:
-    """Both members of a group, in this process: neither blocks before its call is waited for."""
+    """Both members of a group, in this process. A call does not block before somebody waits for it."""
     store = dist.HashStore()
     made: list[Any] = [None] * SIZE
 
@@ -52,7 +52,7 @@ def call(group: Any, operation: str) -> Any:
     }[operation]()
 
 
-@pytest.mark.parametrize("operation", sorted(ENDS_TOGETHER - {"all_to_all"}))  # gloo has none of lists
+@pytest.mark.parametrize("operation", sorted(ENDS_TOGETHER - {"all_to_all"}))  # gloo has no all_to_all of lists
 def test_gloo_tells_the_end_once_the_last_rank_has_joined(members: list[Any], operation: str) -> None:
     first = call(members[0], operation)
     future = first.get_future()

@@ -1,4 +1,4 @@
-"""`otel-fr kernel build` compiles the kernel; a rank that finds none starts no compiler."""
+"""`otel-fr kernel build` compiles the kernel. A rank without a kernel starts no compiler."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _compiler(folder: Path, body: str) -> Path:
 
 
 def _copies(folder: Path, kernel: Path) -> Path:
-    """A compiler that is quick: it copies the kernel."""
+    """Make a fast "compiler", which copies the kernel."""
     return _compiler(folder, f'for last; do :; done\ncp {kernel} "$last"')
 
 
@@ -75,7 +75,7 @@ def test_a_rank_without_a_kernel_starts_no_compiler_and_names_the_command(tmp_pa
 
 def test_only_the_first_rank_of_a_node_warns(tmp_path: Path) -> None:
     if not engines.HAS_RING_WRITER:
-        engines.kernel()  # skips
+        engines.kernel()  # skips the test if there is none
     assert "INFO otel-fr: the python engine records this rank" in _start(tmp_path, LOCAL_RANK="1")
 
 

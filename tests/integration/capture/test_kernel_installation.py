@@ -1,4 +1,4 @@
-"""Kernels that are installed again: a program may end its recording and start another one, any number of times."""
+"""Repeated installation of kernels: a program may end and restart its recording any number of times."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print(resident() - before)
 
 
 def test_kernels_that_are_installed_again_take_no_more_memory() -> None:
-    """A kernel is kept, for a thread may be in it, and used by the next installation: 3.5 MiB otherwise."""
+    """A kernel is kept, because a thread may be in it, and is used again. Otherwise each installation takes 3.5 MiB."""
     command = [sys.executable, "-c", PROGRAM, str(engines.kernel())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert int(done.stdout) < 2048, "KiB"

@@ -1,4 +1,4 @@
-"""The creation of process groups, as both engines record it."""
+"""The creation of process groups in the records of both engines."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ show()
 
 
 def test_a_group_that_its_members_create_alone_has_its_creation_as_its_first_call(tmp_path: Path) -> None:
-    """They create their groups in an order of their own, so that these are not numbered in the default group."""
+    """Members create such groups in their own order, so these have no numbers in the default group."""
     out = single_rank.succeed(
         tmp_path,
         PRELUDE
@@ -147,7 +147,7 @@ show()
 
 
 def test_the_default_group_is_made_again_as_the_last_call_of_the_run_before(tmp_path: Path) -> None:
-    """Others may wait in it for a rank that does not come. Who should come to another world is not known."""
+    """Ranks may wait there for an absent rank. Nobody knows which ranks should join another world."""
     out = single_rank.succeed(
         tmp_path,
         PRELUDE
@@ -182,7 +182,7 @@ print(*[run["first_record"] for run in runs], len(ring().groups()), ring().count
 
 
 def test_a_rank_whose_recording_began_late_says_that_it_records_no_creations(tmp_path: Path) -> None:
-    """How many groups were created before is not known."""
+    """It does not know how many groups were created before."""
     out = single_rank.succeed(
         tmp_path,
         PRELUDE.replace("start()", "")
@@ -222,7 +222,7 @@ print(ring().counters["hook_errors"])
 
 
 def test_the_barrier_after_a_creation_is_part_of_it(tmp_path: Path) -> None:
-    """Then every rank is waited for, so that those that do not become members are recorded, too."""
+    """The barrier waits for every rank, so ranks that are no members are recorded, too."""
     out = single_rank.succeed(
         tmp_path,
         """

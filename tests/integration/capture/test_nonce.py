@@ -1,4 +1,4 @@
-"""The nonce that the ranks of a run share over their store, when the run is the first and when it follows another."""
+"""The nonce that the ranks of a run share over their store, in the first run and in later runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_all_ranks_of_a_run_find_one_nonce_and_those_of_the_next_another(
     assert [shared(0) for _ in range(3)] == [first] * 3
     second = shared(1, first)
     assert second != first
-    joining = shared(1)  # a process that takes part for the first time
+    joining = shared(1)  # a process that joins for the first time
     assert [shared(1, first), shared(1, first), joining] == [second] * 3
     third = shared(2, second)
     assert third not in (first, second)

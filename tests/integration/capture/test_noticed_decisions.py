@@ -1,4 +1,4 @@
-"""What otel-fr notices of a program that tells of no decision: compilations, and steps without an optimizer's step."""
+"""Decisions that otel-fr notices without `decision`: compilations, and steps without an optimizer's step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.support import single_rank
 
 warm = pytest.mark.usefixtures("warm")
-"""Marks all but the test of a program that imports TorchDynamo itself: warm processes have imported it."""
+"""Marks all tests except the test of a program that imports TorchDynamo: warm processes have imported it."""
 
 SHOW = """
 import otel_fr
@@ -174,7 +174,7 @@ print(hasattr(graphs.CUDAGraph.replay, "__wrapped__"))
 
 @warm
 def test_replays_of_cuda_graphs_are_counted_and_go_on_as_they_were(tmp_path: Path) -> None:
-    """With a made class in place of a graph, which needs a device."""
+    """A real graph needs a device, so a fake class stands for it."""
     lines = single_rank.succeed(tmp_path, "import types\n" + REPLAYS).splitlines()
     assert lines == [
         "torch.cuda.graphs True",

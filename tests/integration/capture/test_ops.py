@@ -1,4 +1,4 @@
-"""What the ring says of a real job that uses torch.distributed in every way, against PyTorch's own recorder."""
+"""The ring's records of a job that uses torch.distributed in every way, compared with PyTorch's own recorder."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def line_of(text: str) -> int:
 
 @pytest.fixture(scope="module", params=EACH_ENGINE)
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The results of both ranks, with each engine."""
+    """Both ranks' results, with each engine."""
     folder = tmp_path_factory.mktemp("capture")
-    sizes = {"OTEL_FR_BUFFER_SIZE": "2000", "TORCH_FR_BUFFER_SIZE": "2000"}  # PyTorch's own recorder is on
+    sizes = {"OTEL_FR_BUFFER_SIZE": "2000", "TORCH_FR_BUFFER_SIZE": "2000"}  # switches PyTorch's own recorder on
     env = single_rank.environment(folder, OTEL_FR_ENABLED="1", **sizes, **engine_settings(request.param))
     command = ["--standalone", "--nproc-per-node", "2", str(JOB), str(folder)]
     done = torchrun.call(folder, command, env)
@@ -44,7 +44,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def records(result: dict[str, Any], section: str) -> list[Record]:
-    """Those of the section; the test skips if this torch refused its calls."""
+    """Return the records of the section. Skips the test if this torch refused the section's calls."""
     if section not in result["sections"]:
         pytest.skip("this torch cannot split groups")
     if refused := result["sections"][section]["refused"]:
@@ -63,13 +63,13 @@ def only(result: dict[str, Any], section: str) -> Record:
 )
 def test_numbers_agree_with_pytorchs_own(ranks: list[dict[str, Any]]) -> None:
     for section in ranks[0]["sections"]:
-        records(ranks[0], section)  # PyTorch does not count what it refuses
+        records(ranks[0], section)  # PyTorch does not count refused calls
     compared = 0
     for result in ranks:
         for name, section in result["sections"].items():
             own = [(r["seq"], r["op_id"]) for r in section["records"] if r["kind"] == 0]
             theirs = [(entry["collective_seq_id"], entry["op_id"]) for entry in section["torch"]]
-            if name == "reduce_scatter":  # one call; gloo makes it two all_reduces
+            if name == "reduce_scatter":  # gloo makes two all_reduces of this call
                 theirs = theirs[:1]
             assert own == theirs, name
             compared += len(own)

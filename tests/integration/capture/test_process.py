@@ -1,4 +1,4 @@
-"""The rank's process beside its monitor: how it is started, what is sent to it, and how the rank ends."""
+"""The rank's process and its monitor: the monitor's start, messages to it, and the rank's end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ until(lambda: found.monitor_pid)
 
 
 def monitors(ring: Path) -> list[int]:
-    """Processes that were started as the monitor of a ring."""
+    """Return the processes that were started as a ring's monitor."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -47,7 +47,7 @@ def monitors(ring: Path) -> list[int]:
 
 
 def test_the_monitor_is_not_a_child_of_the_rank_and_holds_nothing_of_the_job(tmp_path: Path) -> None:
-    # A module of the job's, named as one that the monitor needs.
+    # Modules of the job, with the names of modules that the monitor needs.
     for name in ("argparse", "json", "grpc"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
     # The program itself must not import them from its own folder either.
@@ -238,10 +238,10 @@ else:
 
 
 def run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[list[int], list[str], float]:
-    """Exit codes and outputs of two ranks, and how long the first one's end took; then the second continues.
+    """Run two ranks. The second continues after the first's end. Return exit codes, outputs, and that end's seconds.
 
-    torch itself, without us too, sometimes aborts at exit when a thread of gloo's lets the last reference to a tensor
-    go; the pair is then run again, so that only what happens each time counts.
+    torch itself, also without otel-fr, sometimes aborts at exit when a gloo thread drops the last reference to a
+    tensor. The pair then runs again, so that only repeated results count.
     """
     for number in range(3):
         found = _run_pair(folder / str(number), case, enabled, timeout)
@@ -252,7 +252,7 @@ def run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[lis
 
 @functools.cache
 def run_pair_without_us(case: str, timeout: float) -> tuple[list[int], list[str], float]:
-    """As `run_pair`: once for both engines."""
+    """Like `run_pair`, without otel-fr, and only once for both engines."""
     with tempfile.TemporaryDirectory() as folder:
         return run_pair(Path(folder), case, "0", timeout)
 
@@ -270,7 +270,7 @@ def _run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[li
         first = ranks[0].stdout.readline()
         begin = time.monotonic()
         if case == "late":
-            time.sleep(2.5)  # longer than our part of an exit may take
+            time.sleep(2.5)  # longer than otel-fr may delay an exit
         else:
             ranks[0].wait(PATIENCE)
         ended = time.monotonic() - begin

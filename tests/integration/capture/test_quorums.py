@@ -1,4 +1,4 @@
-"""Groups of torchft's quorums, one after the other, over real gloo groups; a stand-in forms them as torchft does."""
+"""Groups of successive torchft quorums, over real gloo groups. A stand-in forms them like torchft."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ print(hook._state.connections)
 
 
 def test_what_was_known_of_an_earlier_quorums_group_ends_with_it(tmp_path: Path) -> None:
-    """Otherwise its descriptors, which Linux uses again, would hide those of a later group."""
+    """Linux reuses descriptors, so an earlier group's descriptors would hide a later group's."""
     lines = single_rank.succeed(tmp_path, PROGRAM, OTEL_FR_ON_PEER_FAILURE="abort").splitlines()
     found = ast.literal_eval(lines[0])
     assert found == [([f"torchft_quorum_{number}_rank_0"], True, True) for number in (1, 2, 3, 4)]

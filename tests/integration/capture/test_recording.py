@@ -1,4 +1,4 @@
-"""Recording when things go wrong, or are unusual: on the fake process group, where everything completes at once."""
+"""Recording in failures and unusual cases, on the fake process group, where all calls complete at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print(ring().counters["hook_errors"], len(records()))
 
 @pytest.mark.usefixtures("each_engine")
 def test_a_call_that_cannot_be_described_is_counted_and_recorded(tmp_path: Path) -> None:
-    """A hole in the numbers would look as if this rank had left out a call. The doctor shows it, and one warning."""
+    """A hole in the numbers would look as if this rank had left out a call. The doctor and one warning show it."""
     done = single_rank.run(
         tmp_path,
         ALONE
@@ -158,7 +158,7 @@ print(counters["hook_errors"])
 
 @pytest.mark.usefixtures("each_engine")
 def test_a_wait_from_within_a_write_is_recorded(tmp_path: Path) -> None:
-    """As when a signal handler waits for a message: its rank would else look as if it waited for nothing."""
+    """As if a signal handler waited for a message: otherwise the rank would seem to wait for nothing."""
     out = single_rank.succeed(
         tmp_path,
         ALONE
@@ -175,7 +175,7 @@ print([record.waited_ns for record in records()])
 
 @pytest.mark.usefixtures("each_engine")
 def test_a_functional_collective_that_torch_waits_for_itself_counts_as_in_flight(tmp_path: Path) -> None:
-    """gloo's reduce_scatter has no future, and its wait is not Python's: whether a thread waits is not known."""
+    """gloo's reduce_scatter has no future, and the wait is not in Python. So nobody knows if a thread waits."""
     out = single_rank.succeed(
         tmp_path,
         """
@@ -219,7 +219,7 @@ def test_recording_can_be_switched_off_and_on_again(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("each_engine")
 def test_threads(tmp_path: Path) -> None:
-    """None is taken for another: the system gives the ident of a thread that has ended to the next one."""
+    """Threads are not confused, although the system gives the ident of an ended thread to a new thread."""
     out = single_rank.succeed(
         tmp_path,
         ALONE

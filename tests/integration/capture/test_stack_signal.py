@@ -1,4 +1,4 @@
-"""The signal with which the monitor gets the stacks of a rank that does not answer."""
+"""The signal by which the monitor gets the stacks of a rank that does not answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ theirs.close()
 
 @pytest.mark.usefixtures("warm")
 def test_a_handler_of_the_program_on_the_signal_for_stacks_is_its_own(tmp_path: Path) -> None:
-    """Without the file the monitor sends no signal: the handler is called by whom the program expects alone."""
+    """Without the file the monitor sends no signal, so only the senders that the program expects call the handler."""
     out = single_rank.succeed(
         tmp_path,
         PLAYED

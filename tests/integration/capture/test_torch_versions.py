@@ -1,4 +1,4 @@
-"""What differs between versions of torch: operators that otel-fr does not know, and newer kinds of groups."""
+"""Differences between versions of torch: operators that otel-fr does not know, and newer kinds of groups."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ BACKENDS = {
     "nccl2": ["RuntimeError", "1 all_reduce nccl2 nccl2 FAILED"],
     "nccl-lazy": ["RuntimeError", "1 all_reduce nccl-lazy nccl-lazy FAILED"],
 }
-"""What a call with a tensor of the CPU shows; torch refuses it where no backend serves the CPU."""
+"""Result of a call with a CPU tensor. torch refuses the call if no backend serves the CPU."""
 
 
 @pytest.mark.skipif(VERSION < (2, 14), reason="torch before 2.14 makes these groups only where there is a GPU")

@@ -1,4 +1,4 @@
-"""torch's worker server in a rank, over which its monitor asks PyTorch's recorder."""
+"""torch's worker server in a rank, where the monitor asks PyTorch's recorder."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ needs_fr_trace = pytest.mark.skipif(
 def run(folder: Path, body: str, **env: str) -> list[str]:
     done = single_rank.run(folder, GLOO + body, **env)
     assert done.returncode == 0, done.stderr[-4000:]
-    said = done.stderr.replace(str(folder), "")  # the folder has the name of the test
-    assert "erver" not in said, done.stderr[-4000:]  # torch's warnings about its server
+    said = done.stderr.replace(str(folder), "")  # the folder's name contains the test's name
+    assert "erver" not in said, done.stderr[-4000:]  # no warnings of torch about its server
     return done.stdout.split()
 
 

@@ -1,4 +1,4 @@
-"""Calls whose Works have no future (gloo's send, recv, reduce_scatter), under both engines."""
+"""Calls with a Work without a future (gloo's send, recv, reduce_scatter), under both engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What both ranks of the job wrote."""
+    """The results that both ranks of the job wrote."""
     engines.kernel()
     folder = tmp_path_factory.mktemp("works")
     env = single_rank.environment(folder, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -42,7 +42,7 @@ def test_random_programs_are_recorded_alike(ranks: list[dict[str, Any]]) -> None
 
 
 def test_the_wait_of_a_functional_collective_is_seen_by_the_compiled_engine(ranks: list[dict[str, Any]]) -> None:
-    """It is C++ that waits, which Python cannot see."""
+    """The wait is in C++, where Python cannot see it."""
     for rank in ranks:
         assert rank["functional"] == [["UNKNOWN", "COMPLETED"], ["COMPLETED", "COMPLETED"]]
 
@@ -86,7 +86,7 @@ def test_an_error_of_a_wait_passes_unchanged(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("each_engine")
 def test_a_receive_that_is_aborted_while_a_thread_waits_has_not_completed(tmp_path: Path) -> None:
-    """A thread that waits keeps what it waits for, whatever becomes of the group; `wait` returns false, or fails."""
+    """A waiting thread keeps the Work alive, whatever happens to the group. `wait` returns false, or fails."""
     out = single_rank.succeed(
         tmp_path,
         ALONE
@@ -113,7 +113,7 @@ print(answers)
 
 @pytest.mark.usefixtures("each_engine")
 def test_works_outlive_their_group_and_their_recording(tmp_path: Path) -> None:
-    """Nothing of a Work that is waited for, or dropped, late is recorded, and it does no harm."""
+    """A late wait for a Work, or its late end, is not recorded and does no harm."""
     out = single_rank.succeed(
         tmp_path,
         ALONE

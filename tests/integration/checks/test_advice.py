@@ -1,4 +1,4 @@
-"""The collector asked before a restart: real collectors, and servers that are none."""
+"""The collector's advice before a restart, from real collectors, and from servers that are no collectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODE = {"OTEL_RESOURCE_ATTRIBUTES": "host.name=node-b"}
 
 @pytest.fixture(scope="module")
 def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
-    """One whose job has a dead rank, and a rank on node-b that asked for its node to be excluded."""
+    """A collector of a job with a dead rank, and with a rank on node-b that asked for its node's exclusion."""
     with running(tmp_path_factory.mktemp("run")) as found, Job(found, 2) as job:
         job.ranks[1].host = "node-b"
         job.step()
@@ -101,7 +101,7 @@ def test_the_certificate_of_the_ranks_is_used_for_https_too(tmp_path: Path) -> N
 
 
 def test_two_jobs_of_one_name_are_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launcher of one would follow what is said of the other."""
+    """The launcher of one job would follow the other job's advice."""
     stop = {"run_id": "b", "attempt": 0, "recommendation": "stop", "exclude_nodes": [], "reasons": [], "failure": {}}
     others: list[dict[str, str]] = [{"run_id": "a"}]
     monkeypatch.setattr(advice, "_over_grpc", lambda job, env: lambda: {**stop, "other_runs": others})

@@ -23,9 +23,9 @@ from tests.support.otlp_sink import grpc_sink
 from tests.support.waiting import PATIENCE, until, wait_for
 
 LIMIT = 2.0
-"""Seconds more than the limit in which a busy machine starts some processes; a check that hangs takes for ever."""
+"""Time limit of a check that hangs, in seconds. Without a limit it takes forever."""
 LONGER_LIMIT = 6.0
-"""Where another check must end in time: a busy machine may start its process within seconds only."""
+"""Time limit if another check must end in time: a busy machine takes seconds to start its process."""
 
 
 def one(kind: str, limit: float = PATIENCE, **arguments: object) -> Result:
@@ -57,7 +57,7 @@ def test_an_option_that_cannot_be_used_is_a_usage_error() -> None:
 
 
 def test_a_mount_that_never_answers_is_named_in_time(tmp_path: Path) -> None:
-    """Its process sleeps uninterruptibly and ignores SIGKILL, as on a dead NFS server; nothing waits for it."""
+    """The check's process sleeps uninterruptibly and ignores SIGKILL, as on a dead NFS server. Nothing waits for it."""
     with mounts.silent(tmp_path / "data") as data:
         done = otel_fr(
             "check",
@@ -78,7 +78,7 @@ def test_the_command_may_stand_in_a_folder_that_never_answers(tmp_path: Path) ->
         assert result.status is Status.FAILED
         left = list(runner._left_behind)
         assert [process.poll() for process in left] == [None], "SIGKILL has no effect yet"
-    # The mount is gone, so its process ends and is reaped with the next checks.
+    # The mount is gone, so the process ends, and the next checks reap it.
     assert wait_for(lambda: one("paths", path="/").status is Status.OK and not runner._left_behind)
 
 
@@ -113,7 +113,7 @@ def test_a_check_that_fails_itself_is_told_apart() -> None:
 
 
 def test_the_processes_end_with_the_command(tmp_path: Path) -> None:
-    """Ctrl-C ends the command and the processes of its checks."""
+    """Ctrl-C ends the command and its checks' processes."""
     os.mkfifo(tmp_path / "fifo")
     code = (
         "import sys; from otel_fr.checks import runner; from otel_fr.checks.model import Task;"
@@ -163,7 +163,7 @@ def test_a_node_health_service_that_is_not_there_is_a_warning(tmp_path: Path) ->
 
 @contextlib.contextmanager
 def clock(ahead: float) -> Iterator[str]:
-    """An HTTP server whose clock is so many seconds ahead of ours."""
+    """Run an HTTP server with a clock that is so many seconds ahead."""
 
     class Clock(Handler):
         def date_time_string(self, timestamp: float | None = None) -> str:
