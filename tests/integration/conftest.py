@@ -1,4 +1,4 @@
-"""What the tests of several packages share, because it takes seconds to start."""
+"""Fixtures that take seconds to start, shared by several packages of tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several files of tests share, because it takes seconds to start."""
+"""Fixtures that take seconds to start, shared by several test files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.watched_page import Watched
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A server that runs. Who ends it starts it again."""
+    """A running server. A test that ends it starts it again."""
     with postgres_server() as found:
         yield found
 
@@ -36,7 +36,7 @@ def watched(window: Watched) -> Iterator[Watched]:
 
 @pytest.fixture
 def page(watched: Watched) -> Any:
-    """The watched page of a browser."""
+    """A watched browser page."""
     return watched.page
 
 

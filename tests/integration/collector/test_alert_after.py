@@ -1,4 +1,4 @@
-"""Whom an incident reaches when: pages, logs and traces at once, people once a wait that may end has lasted."""
+"""When an incident is told: on pages, in logs and traces at once, to people only after a wait has lasted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The card with which the pages of a job and of an incident begin, and how it agrees with what stands below it."""
+"""The card at the top of a job's and an incident's page, which must agree with the page below."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_debug_command_is_safe_to_paste(stage: Stage, watched: Watched) -> N
     assert watched.texts("debugCommand", [[place._asdict()] for place in COMMANDS]) == list(COMMANDS.values())
     command = "ssh node-0 py-spy dump --pid 4001"
     expect(page.locator(".command")).to_have_text(command)
-    # An update of the incident replaces the button, so what it said is noted. So is what the clipboard would get.
+    # An update of the incident replaces the button, so its texts are noted. The text for the clipboard is noted, too.
     page.evaluate(
         """() => {
           window.said = [];
@@ -129,7 +129,7 @@ def test_hosts_whose_link_is_slow_are_named(stage: Stage, page: Any) -> None:
 
 
 def test_a_victim_waits_and_nobody_else_is_accused(tmp_path: Any, page: Any) -> None:
-    """Rank 2 stays away from its pair: rank 3 waits for it there, so both are behind in the group of all."""
+    """Rank 2 does not join its pair, where rank 3 waits for it. So both are behind in the group of all ranks."""
     with running(tmp_path) as collector, Job(collector, 4) as job:
         pair = job.group("1", [2, 3], "tensor_parallel")
         job.step(pair)
@@ -148,7 +148,7 @@ def test_a_victim_waits_and_nobody_else_is_accused(tmp_path: Any, page: Any) -> 
 
 
 def end_all(stage: Stage, run: Run) -> None:
-    """All ranks are stopped, one 3 s later with SIGKILL."""
+    """Stop all ranks, one 3 s later with SIGKILL."""
 
     async def end() -> None:
         for state in run.ranks.values():
@@ -183,7 +183,7 @@ def test_advice_that_only_repeats_the_incident_is_not_shown(stage: Stage, page: 
     with page.expect_response("**/api/v1/attribution?*"):
         page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     if rules == ["otherwise"]:
-        expect(page.locator("#advice")).to_have_text("Next: do not restart: stop the job ().")  # it was asked for
+        expect(page.locator("#advice")).to_have_text("Next: do not restart: stop the job ().")  # asked for here
         expect(page.locator("#advice")).to_be_hidden()
     else:
         expect(page.locator("#advice")).to_have_text("Next: do not restart: stop the job (because of fault_repeats).")

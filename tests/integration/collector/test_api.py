@@ -1,4 +1,4 @@
-"""The JSON API and the live stream: what a collector says of real reports, and that it stays cheap and bounded."""
+"""The JSON API and the live stream: answers about real reports, which stay cheap and bounded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refused(url: str) -> tuple[int, str]:
 
 
 def job_of(collector: CollectorView, job: Job, check: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The job whole, once ``check`` holds for it."""
+    """Return the job's detail once ``check`` holds for it."""
 
     def look() -> dict[str, Any] | None:
         known = next((one for one in collector.api("jobs")["jobs"] if one["run_id"] == job.run), None)
@@ -73,7 +73,7 @@ def test_a_job_shows_who_is_behind_who_waits_and_who_has_ended(collector: Virtua
     assert seconds > 0
     assert ranks["waits"][2] is None
     lanes = {lane["name"]: lane for lane in found["lanes"]}
-    assert set(lanes) == {"default_pg", "tp"}  # the two pairs share no rank, so they share a column
+    assert set(lanes) == {"default_pg", "tp"}  # the two pairs have no common rank, so they share a column
     assert lanes["default_pg"]["enqueued"] == [3, 3, 2, 3]
     assert [found["groups"][index]["name"] for index in lanes["tp"]["group"]] == ["a", "a", "b", "b"]
 
@@ -119,7 +119,7 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path, *, kept: boo
 
 
 DIGITS = "9" * 5_000
-"""Python refuses to read so many."""
+"""Python refuses to parse a number with so many digits."""
 WRONG = [
     "state=open", "include=all", "view=whole", "limit=0", "limit=x", "limit=", "limit=1_0", "limit=+1", "limit=%D9%A1",
     f"limit={DIGITS}", f"limit=-{DIGITS}", f"limit=1e{DIGITS}", "before=yesterday", "before=%00", f"before={DIGITS}",
@@ -133,7 +133,7 @@ def test_a_question_that_makes_no_sense_is_refused_with_its_parameter(collector:
         assert answer.status == 400
         assert wrong.split("=")[0] in json.loads(answer.body)["error"]
     refused = json.loads(collector.fetch("/api/v1/incidents?state=open").body)["error"]
-    assert set(re.findall(r"\w+", refused)) >= {"firing", "resolved"}  # the values that there are
+    assert set(re.findall(r"\w+", refused)) >= {"firing", "resolved"}  # the valid values
     for path in ("v1/incidents/none", "v1/jobs/none"):
         assert collector.fetch(f"/api/{path}").status == 404
     answer = collector.fetch("/api/v1/none")
@@ -182,7 +182,7 @@ def test_a_listener_that_does_not_read_is_let_go_and_the_others_are_not() -> Non
             stream.jobs(str(number), EVERYTHING)
             assert await quick.next() == Event("jobs", str(number))
         read = [await slow.next() for _ in range(stream_module.MAX_PENDING)]
-        assert read[-1] is None  # the end, so that it comes back and asks anew
+        assert read[-1] is None  # the end, so that the client connects again
         stream.close()
         assert await quick.next() is None
         assert await stream.join(EVERYTHING).next() is None
@@ -199,12 +199,12 @@ def test_listeners_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) ->
         assert one.readline()
         assert two.readline()
         assert refused(stage.url + "/api/v1/events")[0] == 503
-    assert wait_for(lambda: not stage.service.outlets.event_stream.accesses())  # those who leave make room
+    assert wait_for(lambda: not stage.service.outlets.event_stream.accesses())  # clients that leave make room
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["stored", "in memory"])
 def test_a_list_has_causes_with_the_number_of_their_consequences(tmp_path: Path, *, kept: bool) -> None:
-    """Rank 2 is missing in a group with ranks 0 and 1; by that rank 0 is missing in a group with rank 3."""
+    """Rank 2 is missing in a group with ranks 0 and 1. Therefore rank 0 is missing in a group with rank 3."""
     with VirtualCollector(data=tmp_path if kept else None) as collector, collector.job(4) as job:
         trio, pair = job.group("1", [0, 1, 2], "trio"), job.group("2", [0, 3], "pair")
         job.skip(2, trio)
@@ -257,7 +257,7 @@ def test_a_page_of_another_site_may_only_read(stage: Stage, headers: dict[str, s
 
 
 def test_a_jobs_name_in_addresses_is_its_own(stage: Stage) -> None:
-    """Also where job, attempt and run could be taken for each other."""
+    """Also if job, attempt and run could be confused."""
     runs = [RunId("a", 1, "b"), RunId("a", 11, "b"), RunId("a1", 1, "b"), RunId("a", 1, "1b"), RunId("ü/..", 0, "")]
     keys = {job_key(run) for run in runs}
     assert len(keys) == len(runs)

@@ -1,4 +1,4 @@
-"""Work in a child process, which has this process's memory as it was."""
+"""Work in a child process, which sees this process's memory as it was."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import PATIENCE
 
 
 def run(work: Callable[[], Any]) -> Any:
-    """Its result; the process is gone then, also after an error."""
+    """Return the result of the work. Asserts that the process is gone, also after an error."""
     children: list[int] = []
 
     async def scene() -> Any:
@@ -77,7 +77,7 @@ def test_a_process_that_dies_while_it_answers_is_an_error() -> None:
     async def scene() -> None:
         child = Aside(lambda: bytes(1 << 20))
         assert select.select([child._pipe], [], [], PATIENCE)[0]
-        os.kill(child._pid, signal.SIGKILL)  # it waits for us to read: no pipe holds so much
+        os.kill(child._pid, signal.SIGKILL)  # it waits for this process to read: no pipe holds so much
         await child.result()
 
     with pytest.raises(AsideError, match="status -9"):
@@ -140,7 +140,7 @@ def test_one_that_is_not_waited_for_any_more_is_killed() -> None:
 
 
 def test_its_end_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may take long to end a process: here until the event loop has done something else."""
+    """The system may take long to end a process. Here it takes until the event loop has done something else."""
     waitpid, went_on = os.waitpid, threading.Event()
 
     async def scene() -> int:
@@ -159,7 +159,7 @@ def test_its_end_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def file_limit(number: int) -> Iterator[None]:
-    """No descriptor from this one on can be opened meanwhile."""
+    """Limit descriptors to numbers below ``number`` during the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
     try:
@@ -169,7 +169,7 @@ def file_limit(number: int) -> Iterator[None]:
 
 
 def test_connections_that_are_closed_here_are_closed_for_their_peers() -> None:
-    """Also one that was opened before the limit of descriptors was lowered."""
+    """Also a connection from before the limit of descriptors was lowered."""
     ours, theirs = socket.socketpair()
     theirs.settimeout(PATIENCE)
     high = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 800)

@@ -1,4 +1,4 @@
-"""Attribution, asked as a launcher does, over HTTP and gRPC, about jobs that failed."""
+"""Attribution of failed jobs, over HTTP and gRPC, with a launcher's requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask_grpc(collector: Collector, job: str, attempt: int | None = None, **more:
 
 
 def fail(collector: CollectorView, attempt: int, rank: int = 1, host: str = "node-b", **ending: Any) -> dict[str, Any]:
-    """An attempt in which one rank, which is on that host, ends so, and all others are stopped; the answer about it."""
+    """Play an attempt: one rank on a host ends in the given way, and all others are stopped. Return the answer."""
     with collector.job(3, attempt=attempt) as job:
         for player in job.ranks:
             player.host = f"node-{player.rank}"

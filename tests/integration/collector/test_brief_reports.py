@@ -1,4 +1,4 @@
-"""Brief rank reports to a collector that does not know what they refer to, as after its restart."""
+"""Brief rank reports to a collector that lacks the full reports before, as after its restart."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_counts_are_taken_and_the_monitor_is_asked_for_the_rest(collector: Virtu
 
 
 def test_monitors_are_allowed_longer_intervals_while_they_listen(tmp_path: Path) -> None:
-    """All of a machine, over one stream."""
+    """One stream serves all monitors of a machine."""
     with running(tmp_path) as collector:
         target = GrpcTarget(collector.grpc, True, None, ())
 
@@ -63,7 +63,7 @@ def test_monitors_are_allowed_longer_intervals_while_they_listen(tmp_path: Path)
             return made
 
         clients = [client(rank) for rank in range(3)]
-        # On a busy machine a monitor that does not find the others in time watches alone for a while.
+        # On a busy machine, a monitor may not find the others in time, and then watches alone for a while.
         assert wait_for(lambda: collector.metric("otel_fr_collector_control_streams") == 1)
         collector.kill()
         assert wait_for(lambda: all(one.report_interval == 1.0 for one in clients))
@@ -72,7 +72,7 @@ def test_monitors_are_allowed_longer_intervals_while_they_listen(tmp_path: Path)
 
 
 def test_a_rank_that_reports_seldom_and_falls_silent_with_its_host_is_named(collector: VirtualCollector) -> None:
-    """Reports 2.5 s apart, as at the defaults: its next one is late before its peers have waited for 4 s."""
+    """Reports are 2.5 s apart, the default. The rank's next report is late before its peers have waited for 4 s."""
     with collector.job(3) as job:
         for rank in job.ranks:
             rank.extra |= {"every_s": 2.5, "stall_s": 5.0}

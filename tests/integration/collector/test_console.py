@@ -1,4 +1,4 @@
-"""``otel-fr top`` and ``otel-fr incidents`` against a collector, and what they say when there is none."""
+"""``otel-fr top`` and ``otel-fr incidents``, with a collector and without one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
-"""What sets a terminal's title and clears it."""
+"""Sets a terminal's title, and clears the terminal."""
 
 
 @pytest.fixture
 def collector() -> Iterator[VirtualCollector]:
-    """One for tests that look at what has happened."""
+    """A collector for tests that look at past incidents."""
     with VirtualCollector() as started, started.serving():
         yield started
 
@@ -98,7 +98,7 @@ def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(process: Collector) -> N
         assert top.shows("trying again")
         top.process.send_signal(signal.SIGINT)
         assert top.ended() == 130
-        assert b"\x1b[?1049l" in top.output  # the screen is given back
+        assert b"\x1b[?1049l" in top.output  # the terminal's own screen is back
 
 
 def test_keys_lead_from_the_jobs_to_one_job_and_its_incident_and_back(collector: VirtualCollector) -> None:
@@ -128,7 +128,7 @@ def test_keys_lead_from_the_jobs_to_one_job_and_its_incident_and_back(collector:
             top.press("j\r")
             assert top.shows("good/0 running", seen)
             assert top.shows("no incident", seen)
-            # The last line of a screen has no end: the next screen begins after it.
+            # The last line of a screen has no line end: the next screen begins after it.
             assert max(len(line) for line in top.text().splitlines() if "q quit" not in line) <= 80
             assert top.mode() != before
             top.press("q")
@@ -144,7 +144,7 @@ def test_of_more_jobs_than_fit_those_around_the_chosen_one_are_shown(collector: 
         job.all_reported()
         with terminal([*OTEL_FR, "top", "--collector", collector.http], columns=80, lines=12) as top:
             assert top.shows("20 jobs, 0 firing incidents")
-            # The newest first. On a busy machine they are not heard of in the order in which they were made.
+            # The newest first. On a busy machine the collector may not hear of the jobs in the order of their creation.
             order = [f"{job['job']}/{job['attempt']}" for job in collector.api("jobs")["jobs"]]
             assert top.shows(order[0])
             top.press("G")
@@ -232,7 +232,7 @@ def test_incidents_are_followed_over_a_restart_and_each_change_is_printed_once(t
             return [json.loads(line) for line in whole.splitlines()]
 
         def followed() -> list[tuple[str, str]]:
-            """Without updates: on a busy machine a rank's report may be late, and the incident changes."""
+            """Return the changes except updates: on a busy machine a late report may change the incident."""
             found = [(line["change"], line["incident"]["id"]) for line in printed()]
             return [one for one in found if one[0] != "updated"]
 

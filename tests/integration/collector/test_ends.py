@@ -1,4 +1,4 @@
-"""How ranks and jobs end: what it changes in an open incident, what is no incident, and whom it is told."""
+"""Ends of ranks and jobs: their effect on open incidents, ends that are no incidents, and who hears of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.whole_text import whole_text
 
 
 def _cut_short(job: Job, call: Issued) -> None:
-    """Its rank ends: the monitor sends the span of the call in flight."""
+    """Send the span of a call in flight, as the monitor does when the rank ends."""
     if call.state == "scheduled":
         call.error = "rank_exited"
         job.ranks[call.rank].send_spans([call.span(job.run, job.time.monotonic())])
@@ -35,7 +35,7 @@ def test_a_watchdogs_abort_does_not_change_who_is_missing(state: str, victims: t
         waiting = job.hang(1)
         for call in waiting:
             call.state = state
-            if state == "unknown":  # its span is sent when it is enqueued: no end will be seen
+            if state == "unknown":  # its span is sent at the enqueue, because nobody will see its end
                 job.ranks[call.rank].send_spans([call.span(job.run, job.time.monotonic())])
         collector.wait_cause()
         for call in waiting:
@@ -43,7 +43,7 @@ def test_a_watchdogs_abort_does_not_change_who_is_missing(state: str, victims: t
                 _cut_short(job, call)
                 job.ranks[call.rank].exit(signal=signal.SIGABRT)
         collector.wait_cause(lambda incident: "aborted by signal 6" in whole_text(incident))
-        for rank in job.ranks:  # torchrun ends the others
+        for rank in job.ranks:  # torchrun ends the other ranks
             if not rank.ended:
                 rank.exit(signal=signal.SIGTERM)
         last = collector.wait_cause(lambda incident: "signal 15" in whole_text(incident))
@@ -56,7 +56,7 @@ def test_a_watchdogs_abort_does_not_change_who_is_missing(state: str, victims: t
 
 
 def _destroy_groups(job: Job) -> list[dict[str, Any]]:
-    """The groups as ranks report them that have destroyed them."""
+    """Return the groups in the form of reports from ranks that have destroyed them."""
     return [{**group, "gone": True} for group in job.ranks[0].report()["groups"]]
 
 
@@ -66,7 +66,7 @@ def test_a_status_other_than_0_after_all_groups_were_destroyed_opens_no_incident
         gone = _destroy_groups(job)
         for rank in job.ranks[:2]:
             rank.exit(code=1, groups=gone)
-        # A real fault that is judged later shows that the ends were judged, too.
+        # A real fault later shows that the collector has judged the ends, too.
         job.ranks[2].exit(signal=signal.SIGSEGV)
         found = collector.wait_cause()
         assert (found["category"], found["culprit_ranks"]) == ("rank_dead", [2])
@@ -86,7 +86,7 @@ def test_a_rank_that_left_and_that_others_wait_for_later_is_dead() -> None:
 
 
 def test_the_calls_that_fail_as_a_rank_leaves_are_judged_once_it_has_left() -> None:
-    """Its interpreter takes its time to end; whether it ends well shows who is at fault."""
+    """The interpreter takes some time to end. Its exit status shows who is at fault."""
     clock = VirtualTime()
     with VirtualCollector(clock) as collector, collector.job(3) as job:
         job.step()
@@ -157,7 +157,7 @@ def test_ranks_that_do_not_end_are_named_in_the_end() -> None:
 
 
 SECONDS = 13.0
-"""From the end of the last rank until the incidents have ended."""
+"""Seconds from the last rank's end until the incidents have ended."""
 REFUSED = {"type": "RuntimeError", "message": "[enforce fail at allreduce.cc:23] op.preamble.length <= op.nbytes"}
 
 
@@ -251,7 +251,7 @@ def test_why_a_rank_was_waited_for_stays_when_its_peers_time_out_and_it_comes(si
         assert (first["category"], first["culprit_ranks"]) == ("missing_rank", [1])
         for call in waiting:
             job.ranks[call.rank].fail(call)
-        site.time.advance(3.0)  # that they gave up is judged before it comes
+        site.time.advance(3.0)  # their end is judged before the late rank comes
         job.ranks[1].issue(job.world, gap=60.0)
         for rank in job.ranks:
             rank.send_report()

@@ -1,4 +1,4 @@
-"""Verdicts that fail, on the event loop and in a child process: what they were to judge is judged later."""
+"""Verdicts that fail, on the event loop and in a child process. A later verdict covers the same evidence."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FAILURES = "otel_fr_collector_internal_errors_total"
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Minutes of a job's reports, even on virtual time, take a while."""
+    """Shorten the times. Even on virtual time, minutes of a job's reports take long."""
     monkeypatch.setattr(timeline, "FAILING_SECONDS", 8 * FAILED_PAUSE)
 
 
 @pytest.fixture(params=["on the loop", "aside"])
 def _place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where verdicts are made."""
+    """Choose where verdicts are made."""
     if request.param == "aside":
         monkeypatch.setattr(judge_module, "MAX_SIZE_ON_LOOP", 0)
 
@@ -39,7 +39,7 @@ def broken(*_: Any) -> Any:
 
 @contextlib.contextmanager
 def killed_while_broken(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A rank of a job that runs well is killed, and no verdict on it succeeds within."""
+    """Kill a rank of a healthy job. No verdict on it succeeds during the block."""
     job.step()
     job.all_reported()
     with monkeypatch.context() as patch:
@@ -49,7 +49,7 @@ def killed_while_broken(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 def wait_for_failure(collector: VirtualCollector) -> None:
-    """Until one more judgement has failed."""
+    """Wait until one more judgement has failed."""
     before = collector.metric(FAILURES, part="judge")
     assert collector.time.wait_for(lambda: collector.metric(FAILURES, part="judge") > before)
 
@@ -95,7 +95,7 @@ def test_a_failure_now_and_then_is_no_lasting_one(monkeypatch: pytest.MonkeyPatc
 def test_what_a_judgement_was_to_cover_that_the_collectors_end_cancels_is_still_pending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So that the report of the end waits for the next collector."""
+    """So the report of the end waits for the next collector."""
     monkeypatch.setattr(judge_module, "MAX_SIZE_ON_LOOP", 0)
     with VirtualCollector() as collector, collector.job(2) as job:
         job.step()

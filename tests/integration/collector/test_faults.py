@@ -1,4 +1,4 @@
-"""Faults, each played by N ranks towards a collector: named once, with the right culprit, in time."""
+"""Faults of jobs played towards a collector. Each is named once, with the right culprit, in time."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_exception_is_named_with_its_line(collector: VirtualCollector) -> Non
         raised = {"type": "ValueError", "message": "bad sample 4711", "stack": STACK, "site": "/job/data.py:17 load"}
         job.ranks[2].send_report(semconv.EVENT_EXCEPTION, exception=raised)
         job.ranks[2].exit(code=1)
-        job.ranks[2].send_report(semconv.EVENT_DUMP_WRITTEN, file="/dumps/rank_2")  # says no more of the exception
+        job.ranks[2].send_report(semconv.EVENT_DUMP_WRITTEN, file="/dumps/rank_2")  # it lacks the exception
         incident = collector.wait_cause()
         assert (incident["category"], incident["culprit_ranks"]) == ("rank_dead", [2])
         assert "bad sample 4711" in whole_text(incident)
@@ -186,15 +186,15 @@ def test_flight_recorder_files_are_named(collector: VirtualCollector) -> None:
 
 
 def test_a_collector_that_was_suspended_reports_no_fault(collector: VirtualCollector) -> None:
-    """While it is stopped a rank joins late, but well within the stall time: its old knowledge looks like a stall."""
+    """A rank joins late during the stop, but within the stall time. The collector's old state looks like a stall."""
     with collector.job(2) as job:
         job.step()
         waiting = job.skip(1)[0]
         job.all_reported()
         late = job.ranks[1].issue(job.world)
         spans = [job.ranks[call.rank].complete(call, send=False) for call in (waiting, late)]
-        collector.time.take(3.0)  # longer than a stall and than a silence; nothing happens meanwhile
-        collector.time.advance(0.0)  # it looks before it has read what the ranks have sent
+        collector.time.take(3.0)  # longer than a stall and than a silence; the collector does nothing meanwhile
+        collector.time.advance(0.0)  # it judges before it has read the ranks' requests
         for rank, span in zip(job.ranks, spans, strict=True):
             rank.send_spans([span])
         job.all_reported()

@@ -1,4 +1,4 @@
-"""Clients that send or ask more than the collector can keep, judge or answer: it stays small, and others are served."""
+"""Clients that send or ask more than the collector can keep, judge or answer. It stays small, and serves others."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ MIB = 1 << 20
 JSON = "application/json"
 MOST_RESIDENT = 400 * MIB
 SLOWEST_ANSWER = 6.0
-"""Seconds, on a machine that does other work, too; what is tested made it take 30 s and more."""
+"""Seconds, on a busy machine. The tested floods once made it take 30 s and more."""
 
 
 def large_when_decoded() -> Iterator[tuple[str, bytes, int]]:
-    """Requests for traces that gzip makes small: the type of the body, the body, and the status of the answer."""
+    """Yield requests of traces that gzip makes small: the body's type, the body, and the answer's status."""
     head, end = b'{"resourceSpans":[{"scopeSpans":[{"spans":[', b"]}]}]}"
     size = 16 * MIB - 200
     yield PROTOBUF, b"\x0a\x00" * (size // 2), 413  # empty resources
     yield PROTOBUF, field(1, field(2, field(2, b"\x4a\x00" * (size // 2)))), 413  # empty attributes of one span
     yield JSON, head + b",".join([b"{}"] * (size // 3)) + end, 413
     yield JSON, head + b",".join([b'{"status":{}}'] * 160_000) + end, 200
-    text = "😀".encode() + b"a" * (size - 100)  # Python keeps it with four bytes a character
+    text = "😀".encode() + b"a" * (size - 100)  # Python needs four bytes for each character
     yield JSON, head + b'{"attributes":[{"key":"a","value":{"stringValue":"' + text + b'"}}]}' + end, 413
     for number in range(25):
         yield PROTOBUF, hostile.long_tails(number), 200
@@ -57,7 +57,7 @@ def test_small_requests_that_are_large_when_decoded_neither_block_the_collector_
 def test_telemetry_that_fills_every_limit_takes_less_than_400_mib(tmp_path: Path) -> None:
     with running(tmp_path, "--quiet", *token_options(tmp_path)) as collector, HealthWatch(collector).running() as watch:
         tenant = Player(collector, TEAM)
-        for number in range(4):  # two fill the limits: without them, four take 450 MiB
+        for number in range(4):  # two fill the limits; without limits, four take 450 MiB
             tenant.send(TRACES, floods.large_shapes(number, "team-a/"), compression=grpc.Compression.Gzip)
         for number in range(2):
             tenant.send(LOGS, floods.stalled_job(number, "team-a/"), compression=grpc.Compression.Gzip)
@@ -69,7 +69,7 @@ def test_telemetry_that_fills_every_limit_takes_less_than_400_mib(tmp_path: Path
 
 @pytest.mark.long
 def test_a_flood_of_dead_jobs_of_one_tenant_hardly_delays_the_alert_of_another(tmp_path: Path) -> None:
-    """It came 30 s later, or never: the flood evicted the run before its next report."""
+    """The alert once came 30 s later, or never, because the flood evicted the run before its next report."""
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(contextlib.closing(AlertSink()))
         options = ("--quiet", "--alertmanager", sink.url, *token_options(tmp_path))

@@ -1,4 +1,4 @@
-"""What is sent on to backends: nothing that was acknowledged is lost, whatever happens to either side."""
+"""Forwarding to backends: no acknowledged request is lost, whatever happens to either side."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DROPPED = "otel_fr_collector_forward_requests_dropped_total"
 
 
 def test_what_was_acknowledged_survives_any_end_at_any_moment(tmp_path: Path) -> None:
-    """Clients send while the collector is ended again and again; each request that was answered arrives."""
+    """Clients send while the collector ends again and again. Each answered request reaches the backend."""
     moments = random.Random(20261121)
     ends = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)
     acknowledged: list[bytes] = []
@@ -52,7 +52,7 @@ def test_what_was_acknowledged_survives_any_end_at_any_moment(tmp_path: Path) ->
                 for worker in workers:
                     worker.start()
                 assert wait_for(lambda: len(acknowledged) >= enough)  # noqa: B023
-                time.sleep(moments.uniform(0, 0.3))  # the moment is what is tested
+                time.sleep(moments.uniform(0, 0.3))  # the test is about the moment of the end
                 backend.delay = moments.choice([0.0, 0.05])
                 collector.process.send_signal(ends[turn % len(ends)])
                 for worker in workers:
@@ -101,7 +101,7 @@ def test_a_backend_that_comes_late_gets_everything_in_order_after_a_restart_too(
 
 
 def test_each_backend_gets_everything_at_its_own_pace() -> None:
-    """One is fast, one slow, one refuses all: none delays another, nor the correlation."""
+    """One backend is fast, one slow, and one refuses all. None delays another, nor the correlation."""
     with grpc_backend() as fast, http_backend() as slow, grpc_backend() as refusing:
         slow.delay, refusing.refuses = 0.05, True
         with VirtualCollector(forward=[fast, slow, refusing]) as collector, collector.job(2) as job:
@@ -140,7 +140,7 @@ def test_without_a_folder_the_end_waits_for_the_backends_for_a_bounded_time(tmp_
     with running(tmp_path / "down", "--forward", backend.url, "--stop-seconds", "1") as collector:
         collector.send(TRACES, spans(1))
         assert collector.stop() == 0
-        said = collector.err_file.read_text()  # on a busy machine the time may be over before it counts them
+        said = collector.err_file.read_text()  # on a busy machine the time may end before the count
         assert "1 requests for" in said or "--stop-seconds elapsed" in said
 
 
@@ -163,7 +163,7 @@ def test_backends_are_reached_over_tls_with_their_headers(tmp_path: Path) -> Non
 
 
 def test_only_traces_of_incidents_are_sent_on() -> None:
-    """Spans that came before the incident was known are sent on too."""
+    """This includes spans from before the incident."""
     backend = MemoryBackend()
     with VirtualCollector(forward=[backend], selects=True) as collector, collector.job(3) as job:
         collector.send(TRACES, spans(1))
@@ -173,7 +173,7 @@ def test_only_traces_of_incidents_are_sent_on() -> None:
         trace = bytes.fromhex(collector.wait_cause()["trace_id"])
         collector.time.advance(5.0)
     names = [span.name for data in backend.taken for span in _spans(data) if span.trace_id == trace]
-    assert sum(name.startswith("all_reduce ") for name in names) == 3  # the ranks' own
+    assert sum(name.startswith("all_reduce ") for name in names) == 3  # the ranks' own spans
     assert [name for name in names if name.startswith("INCIDENT ")]
     others = [span for data in backend.taken for span in _spans(data) if span.trace_id != trace]
     assert not [span for span in others if span.name.startswith("GET")]
@@ -196,7 +196,7 @@ def test_options_say_what_is_sent_on(tmp_path: Path) -> None:
 
 
 def _padded(size: int) -> bytes:
-    """A request for logs of about that size."""
+    """Return a request of logs with about this size."""
     record = LogRecord(body=AnyValue(string_value="x" * size))
     logs = ResourceLogs(scope_logs=[ScopeLogs(log_records=[record])])
     return ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString()

@@ -1,4 +1,4 @@
-"""A full disk, and one that turned read-only: the collector continues in memory, says so, and returns to the disk."""
+"""A full or read-only disk. The collector continues in memory, reports it, and returns to the disk."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ UP = "otel_fr_collector_forward_queue_up"
 QUEUE = "otel_fr_collector_forward_queue_bytes"
 BACKENDS_SOON = {"forward__sender__MAX_BACKOFF": 0.2}
 ALL_SOON = {**BACKENDS_SOON, "forward__forwarder__CLEAN_EVERY": 0.2}
-"""It tries the backend, and the disk, again soon."""
+"""Lets the collector retry the backend and the disk soon."""
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_full_disk_costs_no_verdict_and_no_request(tmp_path: Path, is_killed: bool) -> None:
-    """What was acknowledged before the disk was full also survives a kill."""
+    """Requests acknowledged before the disk was full also survive a kill."""
     with tmpfs(tmp_path / "disk", "size=3m") as disk, grpc_backend() as backend:
         backend.busy = 10**6
         options = ("--data", str(disk / "data"), "--forward", backend.url)
@@ -62,7 +62,7 @@ def test_a_full_disk_costs_no_verdict_and_no_request(tmp_path: Path, is_killed: 
 
 
 def test_a_collector_whose_disk_has_become_read_only_starts_and_finds_hangs(tmp_path: Path) -> None:
-    """As ext4 does it after an error: a restart must not be the end of all verdicts."""
+    """ext4 does this after an error. A restart must not end all verdicts."""
     with tmpfs(tmp_path / "disk", "size=3m") as disk:
         options = ("--data", str(disk / "data"))
         with running(tmp_path / "one", *options) as collector:
@@ -76,7 +76,7 @@ def test_a_collector_whose_disk_has_become_read_only_starts_and_finds_hangs(tmp_
 
 
 def test_a_disk_that_fails_under_a_collector_costs_no_incident(tmp_path: Path) -> None:
-    """What was published before is on the disk, and what is found from then on is kept in memory."""
+    """Earlier published incidents are on the disk, and later findings are kept in memory."""
     disk = Disk(tmp_path / "disk")
     options = ("--data", str(disk.folder / "data"))
     try:
@@ -88,7 +88,7 @@ def test_a_disk_that_fails_under_a_collector_costs_no_incident(tmp_path: Path) -
             a.step()
             b.step()
             a.skip(1)
-            before = collector.wait_cause()  # on a busy machine, too, only once it is written
+            before = collector.wait_cause()  # published only after it is on the disk, also on a busy machine
             disk.fail()
             b.ranks[1].exit(signal=9)
             assert collector.wait_cause(lambda one: one["job"] == "b")["culprit_ranks"] == [1]

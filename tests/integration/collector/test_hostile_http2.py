@@ -1,4 +1,4 @@
-"""What peers can cost a collector over gRPC before Python sees anything of it: those without a token, and very many."""
+"""Costs of gRPC peers before Python sees anything of them: peers without a token, and very many peers."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ MIB = 1 << 20
 MOST_RESIDENT = 400 * MIB
 MOST_LOG = 10_000
 SLOWEST_ANSWER = 6.0
-"""Seconds that /healthz takes, on a machine that does other work, too; such an attack made it take 4 s."""
+"""Limit for /healthz in seconds, on a busy machine. Such an attack once made it take 4 s."""
 LATEST = 20.0
-"""Seconds from an attack's end to the alert of a job that hung as it began; such an attack made it take 46 s."""
+"""Limit in seconds from an attack's end to the alert of a job that hung at its start. Once it took 46 s."""
 CHANNELS = 30
 FILES = 240
-"""That the collector may have open, here."""
+"""Most files that the collector may have open here."""
 ATTACKS: dict[Attack, tuple[int, int]] = {
     hostile_http2.header_references: (1, 5 * MIB),
     hostile_http2.rapid_reset: (4, 24 * MIB),
     hostile_http2.unread_answers: (2, 24 * MIB),
     hostile_http2.endless_headers: (4, 24 * MIB),
 }
-"""Connections, and bytes of each: more than twice what made the collector take more memory than this test allows."""
+"""(connections, bytes of each): more than twice as much as once exceeded this test's memory limit."""
 
 
 @pytest.mark.parametrize("kind", ATTACKS, ids=lambda kind: kind.__name__)
@@ -68,7 +68,7 @@ def test_a_peer_without_a_token_neither_fills_the_memory_nor_keeps_out_a_job(tmp
 
 
 class Counting:
-    """Sends a played job's requests, and counts those that are refused or cancelled."""
+    """Sends a played job's requests, and counts refused and cancelled requests."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
@@ -78,12 +78,12 @@ class Counting:
         try:
             return self._collector.send(method, data, **options)
         except grpc.RpcError as error:
-            self.lost += error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED  # as on any busy machine
+            self.lost += error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED  # a busy machine may exceed the deadline
             raise
 
 
 def test_no_control_stream_of_thousands_that_come_at_once_is_cancelled(tmp_path: Path) -> None:
-    """And no report of a job beside them."""
+    """No report of another job is cancelled, either."""
     with running(tmp_path, "--quiet") as collector, contextlib.ExitStack() as stack:
         sender = Counting(collector)
         job = stack.enter_context(Job(sender, 4))
@@ -98,7 +98,7 @@ def test_no_control_stream_of_thousands_that_come_at_once_is_cancelled(tmp_path:
         ]
         job.skip(2)
         for one in streams:
-            one.initial_metadata()  # when it is watched, or has ended
+            one.initial_metadata()  # arrives when the stream is open, or has ended
         assert sum(one.is_active() for one in streams) == len(streams)
         assert collector.wait_cause()["culprit_ranks"] == [2]
         assert sender.lost == 0
@@ -115,7 +115,7 @@ def test_connections_over_grpc_leave_files_for_the_rest(tmp_path: Path) -> None:
 
 
 def ask_for_no_text(address: str) -> bytes:
-    """A request whose path, and a header, are no UTF-8; its answer."""
+    """Send a request with a path and a header that are no UTF-8. Return its answer."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port))) as client:
         client.settimeout(PATIENCE)
@@ -148,7 +148,7 @@ def test_a_path_that_is_no_text_ends_its_request_and_nothing_else(tmp_path: Path
 
 @pytest.mark.skipif(not any_path.DECODES_IN_LOOP, reason="no request ends the server of this grpcio")
 def test_a_collector_whose_grpc_port_has_closed_ends(tmp_path: Path) -> None:
-    """It would look well, and hear of nothing."""
+    """Otherwise it would look healthy, and receive nothing."""
     with running(tmp_path, program=patched(receive__any_path__DECODES_IN_LOOP=0)) as collector:
         ask_for_no_text(collector.grpc)
         assert collector.process.wait(PATIENCE) == 1

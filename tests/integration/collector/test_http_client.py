@@ -1,4 +1,4 @@
-"""Why a server did not respond, in words that an operator understands."""
+"""Messages about servers that did not respond, which operators understand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE
 
 @contextlib.contextmanager
 def server(answer: bytes | None) -> Iterator[str]:
-    """Answers one request with these bytes and closes the connection; None: it never answers."""
+    """Run a server that answers one request with these bytes, and closes the connection. None: it never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

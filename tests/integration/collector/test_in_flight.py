@@ -1,4 +1,4 @@
-"""A tenant that holds every slot of requests in flight with requests sent in part does not keep out another tenant."""
+"""A tenant with incomplete requests in all slots of requests in flight does not keep out another tenant."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.tokens import OTHER_TEAM, READER, TEAM, bearer, token_options
 from tests.support.waiting import wait_for
 
 MAX_REQUESTS = 200
-"""In place of some thousands, which take a busy machine longer to open than they may take to arrive."""
+"""Replaces some thousands. A busy machine would take longer to open them than a request may take to arrive."""
 COUNT = MAX_REQUESTS + 20
 IN_FLIGHT = "otel_fr_collector_requests_in_flight"
 REJECTED = "otel_fr_collector_requests_rejected_total"
 GRPC_CONNECTIONS = COUNT // 100 + 1
-"""Over which the calls in part come: a client opens no more than 100 on one."""
+"""Connections for the incomplete calls. A client opens no more than 100 calls on one connection."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def check_that_another_tenant_is_served(collector: Collector) -> None:
     assert wait_for(lambda: collector.metric(IN_FLIGHT) >= MAX_REQUESTS)
     for number in range(3):
         data = spans(number)
-        # A resource without a job id needs a token for all jobs: what counts here is that the request is read at all.
+        # A resource without a job id needs a token for all jobs. Here it only matters that the request is read.
         answer = collector.post("/v1/traces", data, Authorization=f"Bearer {OTHER_TEAM}")
         assert (answer.status, b"the token is for jobs" in answer.body) == (403, True), answer
         with pytest.raises(grpc.RpcError) as caught:

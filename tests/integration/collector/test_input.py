@@ -1,4 +1,4 @@
-"""What may arrive: malformed, oversized, foreign, late, repeated. And what a healthy job must not cause."""
+"""Requests that are malformed, oversized, foreign, late or repeated; and healthy jobs, which cause nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ITEMS = "otel_fr_collector_items_received_total"
 
 
 def test_a_healthy_job_causes_nothing(collector: VirtualCollector) -> None:
-    """Ranks ahead of others, spans in any order, groups of all kinds, uneven lists, every one of them legal."""
+    """Ranks ahead of others, spans in any order, groups of all kinds, uneven lists: all of these are legal."""
     order = random.Random(4711)
     with collector.job(4, "healthy") as job:
         pair = job.group("1", [1, 3], "pair")
@@ -60,7 +60,7 @@ def test_a_healthy_job_causes_nothing(collector: VirtualCollector) -> None:
 def test_a_rank_ahead_of_the_others_is_no_fault(collector: VirtualCollector) -> None:
     with collector.job(2, "ahead") as job:
         for rank in job.ranks:
-            with rank.lock:  # no report shows them in flight, for however long a busy machine takes
+            with rank.lock:  # so that no report shows them in flight, even on a busy machine
                 calls = [rank.issue(job.world, "broadcast", root=0) for _ in range(300)]
                 spans = [rank.complete(call, send=False) for call in calls]
             for start in range(0, 300, 10):
@@ -168,11 +168,11 @@ def test_an_unusable_report_is_counted_and_harmless(collector: VirtualCollector,
     method=st.sampled_from([TRACES, LOGS, METRICS]),
 )
 @example(changes=[(233, 0, bytes(4))], method=TRACES)  # lengths near the start of the span
-@example(changes=[(233, 1, b"\x01")], method=LOGS)  # a log record whose fields cannot be counted
+@example(changes=[(233, 1, b"\x01")], method=LOGS)  # the fields of a log record cannot be counted
 def test_a_corrupted_request_is_accepted_or_rejected_and_never_an_internal_error(
     collector: VirtualCollector, changes: list[tuple[int, int, bytes]], method: str
 ) -> None:
-    """A valid request with bytes changed, cut out or doubled."""
+    """The request is a valid request with bytes changed, cut out or doubled."""
     with collector.job(1, "fuzz") as job:
         job.quiet()
         player = job.ranks[0]
@@ -190,7 +190,7 @@ def test_a_corrupted_request_is_accepted_or_rejected_and_never_an_internal_error
 
 
 def test_texts_that_are_not_unicode_disturb_neither_verdicts_nor_metrics(collector: VirtualCollector) -> None:
-    """A lone surrogate, as Python makes of a byte that is not UTF-8, in the description of a process group."""
+    """A process group's description has a lone surrogate, which Python makes of a byte that is no UTF-8."""
     with collector.job(2, "odd-names") as job:
         group = job.group("1", [0, 1], "stage \udcff")
         job.skip(1, group)

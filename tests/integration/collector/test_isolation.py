@@ -1,4 +1,4 @@
-"""One job, receiver or backend does not keep another's incidents from being published."""
+"""No job, receiver or backend prevents the publication of another's incidents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def with_every_outlet(folder: Path, *more: str) -> Iterator[tuple[Collector, Ale
 
 
 def test_text_that_is_not_ascii_reaches_every_receiver_and_the_monitors(tmp_path: Path) -> None:
-    """A dtype in a span: it is in the summary of the mismatch."""
+    """The text is a dtype in a span, which the summary of the mismatch contains."""
     with with_every_outlet(tmp_path) as (collector, alerts, hook, grafana), Job(collector, 2, "odd") as job:
         job.step()
         request = control_pb2.WatchRequest(job_id=job.id, run_id=job.run, rank=0)
@@ -46,7 +46,7 @@ def test_text_that_is_not_ascii_reaches_every_receiver_and_the_monitors(tmp_path
         for rank, dtype in zip(job.ranks, ("Float", "Oddé"), strict=True):
             with rank.lock:
                 span = rank.complete(rank.issue(job.world), send=False)
-                rank.last = None  # a report would say otherwise
+                rank.last = None  # a report would contradict the span
             kept = [item for item in span.attributes if item.key not in (semconv.INPUT_DTYPES, semconv.OUTPUT_DTYPES)]
             del span.attributes[:]
             span.attributes.extend(kept)
@@ -104,7 +104,7 @@ def test_answers_are_neither_read_whole_nor_decompressed(tmp_path: Path) -> None
 
 
 def test_a_backend_that_compresses_its_answers_is_understood(tmp_path: Path) -> None:
-    """Only the status of an answer is used, so gRPC does not decompress it."""
+    """The collector uses only the status of an answer, so gRPC does not decompress the answer."""
     with (
         grpc_backend(compression=grpc.Compression.Gzip, answer=bytes(1 << 20)) as backend,
         running(tmp_path, "--forward", backend.url) as collector,

@@ -1,4 +1,4 @@
-"""Links to traces without an option: a Jaeger among the backends is recognised by its page, and nothing else is."""
+"""Links to traces without an option: the collector recognises a Jaeger backend by its page, and nothing else."""
 
 from __future__ import annotations
 

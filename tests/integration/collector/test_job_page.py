@@ -1,4 +1,4 @@
-"""The pages of the jobs in a real browser: their ranks, what they do, and what their communication costs."""
+"""The jobs' pages in a real browser: ranks, their activity, and the costs of communication."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, page: Any) -> No
 
 
 def test_a_thousand_ranks_are_a_row_for_each_host(stage: Stage, page: Any) -> None:
-    """The host that differs comes first, and rows say in words what they show."""
+    """The host that differs comes first, and each row has its state in words."""
     run = stage.job(1_024)
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     rows, cells = page.locator("#nodes [role=row]"), page.locator("#nodes [role=gridcell]")
@@ -178,7 +178,7 @@ def test_arrow_keys_move_over_the_map_which_describes_each_rank(stage: Stage, pa
     expect(said).to_contain_text("rank 70; culprit; group default_pg (0): 100 enqueued, 100 completed; 1 behind")
     expect(focused).to_have_accessible_name(re.compile(r"rank 70; culprit; group default_pg \(0\)"))
     expect(focused).to_have_css("outline-style", "solid")
-    page.keyboard.press("ArrowDown")  # the host below begins with rank 0
+    page.keyboard.press("ArrowDown")  # the next host begins with rank 0
     expect(said).to_contain_text("rank 6; waiting; group default_pg (0): 101 enqueued, 100 completed")
     page.keyboard.press("End")
     expect(said).to_contain_text("rank 255")
@@ -208,4 +208,4 @@ def test_what_the_communication_costs_is_charts_and_a_sentence(stage: Stage, pag
     expect(page.locator("#operations")).to_contain_text("400 ms at <b>step</b> train.py:7")
     expect(page.locator("#operations")).to_contain_text("100 ms (queue 60 ms, device 40 ms)")
     expect(page.locator("#rates")).to_contain_text("groups wait for their last rank for")
-    page.keyboard.press("t")  # the charts take the colours of the other theme
+    page.keyboard.press("t")  # charts change to the other theme's colours

@@ -1,4 +1,4 @@
-"""A job of thousands of ranks: by hosts in the same states, and by rank where they differ or are asked for."""
+"""A job of thousands of ranks: hosts in equal states are ranges; ranks are listed if they differ or are asked for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def hosts(job: JobDetail) -> list[tuple[str, str, dict[Any, int]]]:
 
 @pytest.mark.parametrize("world", SIZES)
 def test_a_healthy_job_is_one_range_of_hosts(stage: Stage, world: int) -> None:
-    """However many ranks it has: that is all that grows with them."""
+    """The answer is one range for any number of ranks."""
     found = ask(stage, stage.job(world))
     assert hosts(found) == [("node-0", f"node-{world // 8 - 1}", {"running": world})]
     assert (found["nodes"][0]["ranks"], found["nodes"][0]["hosts"]) == (f"0-{world - 1}", world // 8)
@@ -85,7 +85,7 @@ def test_in_a_hang_the_host_of_the_culprit_stands_alone(stage: Stage, world: int
 
 
 def test_ranks_that_say_only_that_they_wait_are_shown_where_their_counts_are(stage: Stage) -> None:
-    """All but the witnesses of a group: no call of theirs is known (`otel_fr.monitor.witness`)."""
+    """Ranks other than a group's witnesses report no calls (`otel_fr.monitor.witness`)."""
     run = stage.job(2_048)
     stage.hang(run, 717)
 
@@ -138,7 +138,7 @@ def test_ranks_that_are_dead_behind_or_never_came_are_listed(stage: Stage) -> No
     assert found["ranks"]["rank"] == [5, *range(80, 96), 2_048, 2_049]
     assert found["ranks"]["tally"] == {"running": 2_032, "killed": 16, "unheard": 2}
     assert found["ranks"]["how"][1] == "signal 9 (SIGKILL)"
-    stage.recover(run)  # nobody is blamed any more, and the others still wait for it
+    stage.recover(run)  # nobody is blamed any more, but the others still wait for the rank
     assert hosts(ask(stage, run))[1] == ("node-0", "node-0", {"behind": 1, "waiting": 7})
 
 
@@ -180,7 +180,7 @@ def test_a_small_job_lists_all_ranks(stage: Stage) -> None:
 
 
 def test_it_is_put_together_in_pieces(stage: Stage) -> None:
-    """Whatever else waits in the event loop gets its turn while ranks are looked at, and groups."""
+    """Other work in the event loop gets its turn between pieces of ranks and of groups."""
     run = stage.job(12_288)
     stage.hang(run, 717)
 

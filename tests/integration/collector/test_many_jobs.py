@@ -1,4 +1,4 @@
-"""A collector to which many short jobs report, one after the other."""
+"""A collector and many short jobs, one after the other."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.support.virtual_collector import VirtualCollector
 WARM = 60
 HANGS_EVERY = 10
 FORGET = 5.0
-"""Seconds for which a job that is over stays; in this time some of the others run."""
+"""Seconds for which the collector keeps a finished job. Some of the other jobs run in this time."""
 MOST_MORE = 40 << 20
-"""Bytes of memory that the others may take beyond the first ones; what is kept of a job that is over is bounded."""
+"""Bytes of memory that the later jobs may take beyond the first jobs, because finished jobs take bounded memory."""
 
 
 def resident() -> int:

@@ -1,4 +1,4 @@
-"""The metrics page and its reference: what /metrics serves is what the table of definitions says, and nothing else."""
+"""The metrics page and its reference: /metrics serves exactly the metrics of the table of definitions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.support.rank_metrics import SLOWEST, metrics_of
 from tests.support.waiting import wait_for
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
-"""As Prometheus asks."""
+"""The Accept header of Prometheus."""
 CERTIFICATE = "otel_fr_collector_tls_certificate_expiry_timestamp_seconds"
-"""Served with TLS only: tests/integration/collector/test_security.py."""
+"""Served only with TLS: tests/integration/collector/test_security.py."""
 
 
 def scrape(page: str) -> dict[str, Metric]:
@@ -36,7 +36,7 @@ def test_the_reference_has_every_metric() -> None:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Metric]:
-    """A scrape of a collector with every option that has metrics of its own, except TLS, while an incident is open."""
+    """A scrape of a collector with an open incident, and with every option that has its own metrics, except TLS."""
     folder = tmp_path_factory.mktemp("metrics")
     absent = f"http://127.0.0.1:{free_port()}"
     options = ["--forward", absent, "--alertmanager", absent, "--webhook", absent, "--data", str(folder / "data")]

@@ -1,4 +1,4 @@
-"""/api/openapi.json: every request of the API is in it, and what a collector answers is what it says."""
+"""/api/openapi.json describes every request of the API, and a collector's answers fit it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.waiting import PATIENCE
 
 DOCUMENT = document(api.ENDPOINTS)
 PARTIAL = {"IncidentHead", "BriefIncidentDetail"}
-"""Types with some of the keys of an answer."""
+"""Types with only some keys of an answer."""
 
 
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
@@ -37,7 +37,7 @@ def operations() -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def check(path: str, answer: Any, method: str = "get", status: str = "200") -> None:
-    """The answer has the keys of its schema, and no others."""
+    """Check that the answer has exactly the keys of its schema."""
     closed = json.loads(json.dumps(DOCUMENT["components"]))
     for name in closed["schemas"].keys() - PARTIAL:
         closed["schemas"][name]["additionalProperties"] = False

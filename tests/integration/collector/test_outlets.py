@@ -1,4 +1,4 @@
-"""Where incidents go: Alertmanager, an OTLP backend, the monitors, the file of ``--incidents``; how it all ends."""
+"""The outlets of incidents: Alertmanager, an OTLP backend, monitors, the file of ``--incidents``; and their ends."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_rank_that_is_late_and_then_stuck_has_an_alert_of_each(alerts: AlertSi
         assert (stuck["id"], stuck["severity"]) == (late["id"], "critical")
 
         def firing() -> dict[str, bool]:
-            """By severity, whether its alert lasts."""
+            """Return by severity: the alert lasts."""
             found = {one["labels"]["severity"]: one for post in alerts.posts for one in post}
             return {severity: (unix(one["endsAt"]) or 0.0) > time.time() for severity, one in found.items()}
 
@@ -121,7 +121,7 @@ def test_an_alertmanager_that_fails_is_retried_and_delays_nothing(
 def test_an_alert_is_posted_again_and_again_while_it_fires_also_after_a_refusal(
     alerts: AlertSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Alertmanager forgets an alert that is not posted, and a post may be refused for another alert in it."""
+    """Alertmanager forgets alerts that are not posted again, and may refuse a post because of another alert in it."""
     monkeypatch.setattr(timeline, "ALERT_RESEND", 0.05)
     alerts.status = 400
     with (
@@ -167,7 +167,7 @@ def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them() 
         assert root.name == "INCIDENT missing_rank: rank 1"
         assert root.status.code == Status.STATUS_CODE_ERROR
         assert root.status.message.startswith("rank 1 (node-0) did not join")
-        # The start comes from the age that a report gave, so it is later by what the report took on its way.
+        # The start comes from the age in a report, so it is later by the report's time on its way.
         assert -0.005 <= root.start_time_unix_nano / 1e9 + LEAD - call.wall < STALL
         assert root.start_time_unix_nano < root.end_time_unix_nano
         values = {item.key: item.value for item in root.attributes}
@@ -207,7 +207,7 @@ def test_monitors_receive_commands() -> None:
             second = monitor.next_command()
         assert (list(second.peer_failed.ranks), second.peer_failed.kind) == ([1], "ended")
         assert "was killed by signal 9 (SIGKILL)" in second.peer_failed.reason
-        late = collector.watch(job)  # a monitor that connects later is told, too
+        late = collector.watch(job)  # a monitor that connects later hears of it, too
         assert list(late.next_command().peer_failed.ranks) == [1]
         collector.service.control.close()
         assert other.others() == [], "it is of another run"
@@ -219,7 +219,7 @@ def test_control_streams_end_with_the_collector(tmp_path: Path) -> None:
         commands = collector.stream(WATCH)(request.SerializeToString(), timeout=PATIENCE)
         assert commands.initial_metadata()
         collector.process.send_signal(signal.SIGTERM)
-        assert list(commands) == []  # it ends, it does not break
+        assert list(commands) == []  # the stream ends without an error
         assert collector.process.wait(PATIENCE) == 0
 
 
@@ -266,16 +266,16 @@ def test_a_pipe_without_a_reader_is_an_error_and_no_hang(tmp_path: Path) -> None
 
 
 def open_incident(collector: Collector, alerts: AlertSink, name: str, jobs: contextlib.ExitStack) -> None:
-    """A job with one incident, whose alert arrives whatever becomes of the file.
+    """Start a job with one incident. Its alert arrives, whatever happens to the file.
 
-    It reports until ``jobs`` ends. Silence would change the incident, and add lines to the file.
+    The job reports until ``jobs`` ends, because its silence would change the incident and add lines to the file.
     """
     jobs.enter_context(Job(collector, 2, name)).hang(1)
     assert wait_for(lambda: any(alert["labels"]["job_id"] == name for post in alerts.posts for alert in post))
 
 
 def drain(reader: int) -> bytes:
-    """All that is in a pipe."""
+    """Read all data in a pipe."""
     found = b""
     with contextlib.suppress(BlockingIOError):
         while data := os.read(reader, 1 << 20):
@@ -310,7 +310,7 @@ def test_a_pipe_gets_whole_lines_and_is_never_waited_for(tmp_path: Path) -> None
 
 
 def test_a_file_that_cannot_be_written_shows_in_the_health(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for a full disk; the line that was begun is completed later."""
+    """A limit of file sizes stands for a full disk. The incomplete line is completed later."""
     alerts = AlertSink()
     with running(tmp_path, "--alertmanager", alerts.url) as collector, contextlib.ExitStack() as jobs:
         pid = collector.process.pid

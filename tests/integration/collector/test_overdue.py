@@ -1,4 +1,4 @@
-"""Overdue heartbeats and sections, as played ranks report them to a collector: one incident from first to last."""
+"""Overdue heartbeats and sections in played ranks' reports: one incident from first to last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: live, usable by keyboard, readable by day and night, safe whatever jobs are called."""
+"""The page in a real browser: live, usable by keyboard, readable by day and night, safe for any job name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOSTILE = '<img src=x onerror="alert(1)">\'"&<script>alert(2)</script>/../\u202e
 def test_a_cause_folds_its_consequences_and_says_how_long_it_lasts(stage: Stage, browser: Any) -> None:
     run = stage.job(8)
     stage.hang(run, 5, with_consequence=True)
-    with Watched(browser).used() as watched:  # its clock stays as it is set here
+    with Watched(browser).used() as watched:  # the page's clock stays as set here
         page = watched.page
         page.clock.install(time=time.time())
         page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
@@ -68,7 +68,7 @@ def test_an_incident_links_to_its_runbook(stage: Stage, page: Any) -> None:
 
 
 def test_older_incidents_are_offered_only_if_there_are_some(stage: Stage, page: Any) -> None:
-    """That there are some is the answer of a made server: the collector's own has one incident."""
+    """A fake answer says that there are some, because the collector has only one incident."""
     number = stage.hang(stage.job(8), 5)["id"]
     asked = "**/api/v1/incidents?*limit=1&*"
     older = page.locator("button", has_text="Older").first
@@ -104,7 +104,7 @@ def test_everything_is_reached_by_keyboard(stage: Stage, page: Any) -> None:
     page.keyboard.press("u")
     expect(page.locator("h1")).to_have_text("job-7")
     page.keyboard.press("i")
-    page.get_by_label("Filter incidents").fill("j")  # a letter in a field is a letter
+    page.get_by_label("Filter incidents").fill("j")  # in a field, a letter is no shortcut
     expect(page.locator("#incidents [data-item]")).to_have_count(1)
     page.get_by_label("Filter incidents").fill("no such words")
     expect(page.locator("#incidents [data-item]")).to_have_count(0)
@@ -137,7 +137,7 @@ def test_what_is_focused_stays_so_while_the_page_changes(stage: Stage, page: Any
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_by_day_and_by_night(stage: Stage, watched: Watched, scheme: str) -> None:
-    """At least 4.5 to 1, as WCAG 2.2 asks of text (1.4.3), of everything that is shown."""
+    """All visible text has a contrast of at least 4.5 to 1, as WCAG 2.2 asks (1.4.3)."""
     run = stage.job(8)
     stage.communicate(run)
     number = stage.hang(run, 5)["id"]
@@ -193,7 +193,7 @@ def test_a_hostile_name_is_only_text(stage: Stage, watched: Watched) -> None:
     expect(page.locator("h1")).to_have_text("Unknown job")
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("h1")).to_have_text(HOSTILE)
-    # The page reports that the job is not known; the browser logs the 404 as an error.
+    # The page reports that the job is unknown. The browser logs the 404 as an error.
     watched.problems = [text for text in watched.problems if "404" not in text]
 
 
@@ -229,7 +229,7 @@ def test_a_lost_collector_is_reported_and_found_again(tmp_path: Path, watched: W
 
 
 def test_a_collector_that_asks_for_a_token_is_given_it(stage: Stage, watched: Watched) -> None:
-    """The page asks once, and sends the token with everything, the live stream too."""
+    """The page asks once, and sends the token with all requests, including the live stream."""
     stage.job(4)
     seen: list[str | None] = []
 
@@ -287,7 +287,7 @@ SAME: dict[str, list[tuple[list[object], str]]] = {
         for state in ("firing", "resolved")
     ],
 }
-"""By function of page/text.js: arguments, and the text that the function of the same name in Python has for these."""
+"""Function of page/text.js -> arguments, and the result of the Python function of the same name."""
 
 
 def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: Stage, watched: Watched) -> None:

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server that is killed, stopped, away at the start, or shared: nothing is lost, nothing waits."""
+"""A real PostgreSQL server that is killed, stopped, away at the start, or shared. Nothing is lost, nothing waits."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def url(server: PostgresServer) -> str:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that was away is tried again with the next look."""
+    """Make the store try a server that was away with its next attempt."""
     monkeypatch.setattr(postgres_backend, "RETRY", 0.05)
 
 
 def opened(url: str, name: str = "one") -> Store:
-    """A store of a collector of that id."""
+    """Open the store of a collector with that id."""
     metrics = Metrics()
     backend = DirectPostgres(url, name, metrics)
     return Store(backend, metrics)
 
 
 def kept(url: str) -> dict[str, str]:
-    """By id, the states of the incidents in the database."""
+    """Return the states of the incidents in the database, by id."""
     with psycopg.connect(url) as db:
         return dict(db.execute("SELECT id, state FROM otel_fr.incidents").fetchall())
 
@@ -85,7 +85,7 @@ def test_a_server_that_is_killed_while_it_is_written_loses_nothing(server: Postg
         store.save([incident(number, FIRING)])
         store.save([incident(number, RESOLVED)])
         slowest = max(slowest, time.thread_time() - began)
-        time.sleep(0.002)  # so that the writes before, during and after the outage are many
+        time.sleep(0.002)  # so that there are many writes before, during and after the outage
     assert wait_for(lambda: moved(url, 300))
     assert wait_for(lambda: store.settled(1.0))
     assert set(kept(url).values()) == {RESOLVED}
@@ -113,7 +113,7 @@ def test_a_server_that_is_away_at_the_start_is_read_later(server: PostgresServer
 def test_a_server_that_does_not_answer_delays_nothing_but_its_own_rows(
     server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its processes are stopped: connections stay open, and nothing comes."""
+    """Its processes are stopped, so connections stay open, but no answer comes."""
     store = opened(url)
     store.save([incident(1)])
     assert store.settled(60.0)
@@ -136,7 +136,7 @@ def test_a_server_that_does_not_answer_delays_nothing_but_its_own_rows(
 
 
 def test_a_full_disk_of_the_server_loses_nothing() -> None:
-    """The tables are on a file system of 4 MB, which later gets more. No other test uses it."""
+    """The tables are on a file system of 4 MB, which becomes larger later. No other test uses this server."""
     with postgres_server() as server, server.on_tmpfs("size=4m") as (url, folder):
         store = opened(url)
         source = random.Random(1)
@@ -170,7 +170,7 @@ def test_collectors_that_start_at_once_make_the_tables_once(url: str) -> None:
 
 
 def test_a_row_that_the_server_never_takes_costs_only_itself(url: str) -> None:
-    """Names come from clients: one of them is too long for an index."""
+    """Clients choose names, and one name is too long for an index."""
     store = opened(url)
     long = incident(2)
     source = "".join(map(chr, range(0x100, 0x3000)))
@@ -224,7 +224,7 @@ def test_one_collector_at_a_time_tells_a_receiver_and_the_other_knows_what_it_ha
 
 
 def test_what_a_collector_was_telling_when_it_was_killed_is_told_by_another(server: PostgresServer, url: str) -> None:
-    """Its connection ends, and with it its turn."""
+    """The killed collector's turn ends with its connection."""
     store = opened(url)
     killed = psycopg.connect(url)
     killed.execute("INSERT INTO otel_fr.notes VALUES ('hook', 'incident', %s)", (OPENED,))
@@ -239,7 +239,7 @@ def test_what_a_collector_was_telling_when_it_was_killed_is_told_by_another(serv
 
 
 def test_rows_that_waited_replace_no_newer_ones(server: PostgresServer, url: str) -> None:
-    """Another collector has gone on with the run meanwhile, and ended."""
+    """Another collector has continued with the run meanwhile, and ended."""
     first = DirectPostgres(url, "first", Metrics())
     first.save([incident(1, FIRING, changed=NOW)])
     server.kill()

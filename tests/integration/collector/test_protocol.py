@@ -1,4 +1,4 @@
-"""OTLP as specified, over gRPC and HTTP: bodies, encodings, limits, and the answers to clients."""
+"""OTLP as specified, over gRPC and HTTP: bodies, encodings, limits, and answers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_empty_requests_of_all_signals_are_a_success(shared: Collector, signal: 
 
 def test_a_job_is_followed_over_http_as_over_grpc(shared: Collector) -> None:
     class OverHttp:
-        """Plays the ranks' requests to the other port."""
+        """Sends a played job's requests to the HTTP port."""
 
         def send(self, method: str, data: bytes, **options: Any) -> bytes:
             answer = shared.post({TRACES: "/v1/traces", LOGS: "/v1/logs"}[method], data)
@@ -110,7 +110,7 @@ def test_a_rejected_request_gets_the_reason_in_its_encoding(
 
 
 def test_a_decompression_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> None:
-    """384 MiB of zeros in less than 1 MiB: both ports refuse it, and the process never holds more than the limit."""
+    """384 MiB of zeros in less than 1 MiB. Both ports refuse it, and the process never exceeds the memory limit."""
     bomb = zlib.compressobj(9, wbits=31)
     packed = b"".join([bomb.compress(bytes(64 * MIB)) for _ in range(6)]) + bomb.flush()
     assert len(packed) < MIB
@@ -121,7 +121,7 @@ def test_a_decompression_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> No
             assert collector.post("/v1/traces", packed, Content_Encoding="gzip").status == 413
         for _ in range(3):
             with pytest.raises(grpc.RpcError) as caught:
-                collector.send(TRACES, packed)  # just as gRPC's own compression would send it
+                collector.send(TRACES, packed)  # as gRPC's own compression would send it
             assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert collector.resident() - before < 192 * MIB
         assert collector.metric(REJECTED, signal="traces", reason="too_large") == 6
@@ -139,12 +139,12 @@ def test_compressed_spans_are_accepted_over_grpc(shared: Collector, compression:
 
 
 def test_under_load_clients_are_asked_to_retry_and_lose_nothing(tmp_path: Path) -> None:
-    """The queue file is locked, so requests pile up: further ones are rejected for a time, and accepted later."""
+    """The queue file is locked, so requests pile up. Further requests are rejected at first, and accepted later."""
     import sqlite3
 
     size = 3_900_000
-    patient = patched(storage__journal__BUSY=PATIENCE)  # then writes do not fail while the test holds the file
-    options = ("--max-queue-size", "32MiB")  # one client may have half of it, the clients of either port here
+    patient = patched(storage__journal__BUSY=PATIENCE)  # so that writes do not fail while the test holds the file
+    options = ("--max-queue-size", "32MiB")  # one client may have half of it; here, that is all clients of a port
     with (
         ThreadPoolExecutor(5) as threads,
         grpc_backend() as backend,
@@ -175,7 +175,7 @@ def test_under_load_clients_are_asked_to_retry_and_lose_nothing(tmp_path: Path) 
         assert 1 <= int(answer.headers["retry-after"]) <= 3
         assert Status.FromString(answer.body).code == 14
         exported = threads.submit(exporter.export, [span])  # type: ignore[list-item]
-        assert wait_for(lambda: collector.metric(REJECTED, reason="client_limit") >= 3)  # the exporter tries again
+        assert wait_for(lambda: collector.metric(REJECTED, reason="client_limit") >= 3)  # the exporter retries
         holder.execute("ROLLBACK")
         for one in waiting:
             assert one.result() == b""
@@ -204,7 +204,7 @@ def test_a_thousand_idle_connections_do_no_harm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("key", "is_named"), [("", True), (semconv.RANK, False), (semconv.GROUP_ID, False)])
 def test_a_span_that_cannot_be_decoded_is_named_if_it_is_of_a_rank(shared: Collector, key: str, is_named: bool) -> None:
-    """A resource without a rank, or a span without a process group, is of other software and not read further."""
+    """Resources without a rank, and spans without a process group, are other software's, and are not read further."""
     with Job(shared, 1, "broken") as job:
         job.quiet()
         player = job.ranks[0]

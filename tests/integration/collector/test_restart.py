@@ -1,4 +1,4 @@
-"""Incidents outlive the collector: one is killed, another continues with the same data and a running job."""
+"""Incidents outlive the collector. One is killed, and the next continues with the same data and a running job."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import wait_for
 
 IMPATIENT = patched(storage__sqlite_backend__RETRY=0.2, forward__forwarder__CLEAN_EVERY=0.2, **STORED_FIRST)
-"""It tries a file that could not be used again soon."""
+"""Lets the collector retry an unusable file soon."""
 
 
 def states(collector: CollectorView) -> list[tuple[str, str]]:
-    """Id and state of each incident that it lists."""
+    """Return id and state of each incident that the collector lists."""
     return [(one["id"], one["state"]) for one in collector.api("incidents")["incidents"]]
 
 
@@ -44,13 +44,13 @@ def test_an_open_incident_continues_after_sigkill_and_is_published_once(tmp_path
 
         second = stack.enter_context(start(tmp_path, 2, *options))
         assert states(second) == [(opened["id"], "firing")]
-        assert wait_for(lambda: alerts.posts)  # Alertmanager would let go of it otherwise
+        assert wait_for(lambda: alerts.posts)  # otherwise Alertmanager would drop the alert
         assert alerts.posts[0][0]["labels"] == before["labels"]
         assert alerts.posts[0][0]["startsAt"] == before["startsAt"]
         job.collector = second
         job.all_reported()
         assert wait_for(lambda: second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 2)
-        # On a busy machine a rank's report may be late, and the incident changes.
+        # On a busy machine a late report may change the incident.
         assert {one["id"] for one in second.lines()} <= {opened["id"]}
 
         job.go_on(waiting)
@@ -61,7 +61,7 @@ def test_an_open_incident_continues_after_sigkill_and_is_published_once(tmp_path
             return [json.loads(one[3])["change"] for one in hook.requests[posts_before:]]
 
         assert wait_for(lambda: "resolved" in told())
-        # The ranks go on one by one, so the incident may change before it ends.
+        # The ranks continue one by one, so the incident may change before it ends.
         assert (told().count("opened"), told().count("resolved")) == (0, 1)
         assert wait_for(lambda: alerts.posts[-1][0]["endsAt"] < before["endsAt"])
 
@@ -72,18 +72,18 @@ def rows(file: Path, table: str) -> int:
 
 
 def told_and_noted(data: Path) -> int:
-    """How many notes of what was sent are on disk. One of what is queued only has no value."""
+    """Return how many notes of sent messages are on disk. Notes of queued messages have no value."""
     return rows(data / "incidents.db", "notes WHERE value <> ''")
 
 
 def states_on_disk(data: Path) -> list[str]:
-    """The states of the incidents that the next collector will know."""
+    """Return the states of the incidents that the next collector will know."""
     with contextlib.closing(sqlite3.connect(data / "incidents.db")) as db:
         return [str(state) for (state,) in db.execute("SELECT state FROM incidents")]
 
 
 def restarted(first: VirtualCollector, folder: Path, job: Job | None = None) -> VirtualCollector:
-    """Kill the collector and return the next one, with its data; the job continues with it."""
+    """Kill the collector, and return the next one with its data. The job continues with the new collector."""
     first.kill()
     second = VirtualCollector(first.time, data=folder)
     if job is not None:
@@ -92,7 +92,7 @@ def restarted(first: VirtualCollector, folder: Path, job: Job | None = None) -> 
 
 
 def test_a_rank_that_reconnects_late_is_not_named_meanwhile(tmp_path: Path) -> None:
-    """Rank 2 waits like the others; its monitor finds the new collector later than theirs."""
+    """Rank 2 waits like the other ranks, but its monitor finds the new collector later."""
     with VirtualCollector(data=tmp_path) as first, first.job(3) as job:
         job.hang(1)
         opened = first.wait_cause()
@@ -110,7 +110,7 @@ def test_a_rank_that_reconnects_late_is_not_named_meanwhile(tmp_path: Path) -> N
 
 
 def orphaned(first: VirtualCollector) -> Job:
-    """A job of four ranks whose collector is killed next; the last two of them have fallen silent."""
+    """Return a job of four ranks. The last two have fallen silent, and the test kills the collector next."""
     job = first.job(4).__enter__()
     job.step()
     assert first.time.wait_for(lambda: all(rank.number > 5 for rank in job.ranks))
@@ -120,7 +120,7 @@ def orphaned(first: VirtualCollector) -> Job:
 
 
 def test_a_job_without_an_incident_is_not_accused_by_a_new_collector(tmp_path: Path) -> None:
-    """Half of its ranks are late to come back while the others wait a little long."""
+    """Half of the ranks come back late, while the others wait a little longer than usual."""
     with VirtualCollector(data=tmp_path) as first, restarted(first, tmp_path, job := orphaned(first)) as second:
         waiting = [job.ranks[rank].issue(job.world) for rank in (0, 1)]
         second.time.advance(20.0)
@@ -143,13 +143,13 @@ def test_a_stop_before_all_ranks_have_reconnected_reports_no_fault(tmp_path: Pat
 
 
 def test_how_a_rank_died_is_remembered(tmp_path: Path) -> None:
-    """It is reported once, to the collector that is gone."""
+    """The death was reported only once, to the killed collector."""
     with VirtualCollector(data=tmp_path) as first, first.job(3) as job:
         job.hang(1)
         job.ranks[1].exit(signal=9)
         opened = first.wait_cause()
         assert opened["category"] == "rank_dead"
-        first.time.advance(2.0)  # the next clean-up keeps it
+        first.time.advance(2.0)  # the next clean-up keeps the report
         with restarted(first, tmp_path, job) as second:
             second.time.advance(10.0)
             assert second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 3
@@ -160,7 +160,7 @@ def test_how_a_rank_died_is_remembered(tmp_path: Path) -> None:
 
 
 def test_a_fault_that_was_acknowledged_before_the_verdict_is_told_by_the_next_collector(tmp_path: Path) -> None:
-    """Its ranks have ended, and tell it once."""
+    """The ranks have ended, and report the fault only once."""
     with VirtualCollector(data=tmp_path) as first:
         job = orphaned(first)
         for rank in range(3):
@@ -169,7 +169,7 @@ def test_a_fault_that_was_acknowledged_before_the_verdict_is_told_by_the_next_co
         with restarted(first, tmp_path) as second:
             opened = second.wait_cause()
             assert (opened["category"], opened["culprit_ranks"]) == ("rank_dead", [3])
-            second.time.advance(2.0)  # the next clean-up lets go of the reports
+            second.time.advance(2.0)  # the next clean-up drops the reports
             with restarted(second, tmp_path) as third:
                 assert [one["id"] for one in third.api("incidents")["incidents"]] == [opened["id"]]
                 third.time.advance(60.0)
@@ -178,7 +178,7 @@ def test_a_fault_that_was_acknowledged_before_the_verdict_is_told_by_the_next_co
 
 
 def test_an_end_whose_incident_is_over_is_not_told_again(tmp_path: Path) -> None:
-    """The collector was killed after the incident was stored as resolved, and before it let go of the report."""
+    """The collector was killed after it stored the incident as resolved, and before it dropped the report."""
     with VirtualCollector(data=tmp_path) as first, first.job(2) as job:
         job.hang(1)
         job.ranks[1].exit(signal=9)
@@ -197,7 +197,7 @@ def test_an_end_whose_incident_is_over_is_not_told_again(tmp_path: Path) -> None
 
 
 def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
-    """The limit on file sizes makes the kernel refuse what SQLite writes, as a full disk does."""
+    """With a limit of file sizes the kernel refuses SQLite's writes, as on a full disk."""
     with start(tmp_path, 1, program=IMPATIENT) as first, Job(first, 2) as job:
         job.step()
         unlimited = resource.prlimit(first.process.pid, resource.RLIMIT_FSIZE, (4_096, resource.RLIM_INFINITY))
@@ -233,7 +233,7 @@ def test_a_file_that_can_be_read_only_later_is_loaded_then(tmp_path: Path) -> No
 
 
 def collector_fails(*options: str) -> str:
-    """What a collector that cannot start says."""
+    """Return the message of a collector that cannot start."""
     done = otel_fr("collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *options)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""Clients of the HTTP ports that send request after request, or what is no HTTP, towards a real server."""
+"""A real HTTP server, and clients that send request after request, or bytes that are no HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHUNKED = b"%s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 SENDING = 100
 """Clients that send requests without waiting for answers."""
 REQUESTS = 200
-"""Of each of them."""
+"""Requests of each client."""
 
 
 LARGE = 2 << 20
@@ -34,7 +34,7 @@ LARGE = 2 << 20
 
 
 class Served:
-    """A server in a thread of its own: the number of requests to ``/``, and that when ``/last`` was requested."""
+    """A server in a thread. It counts the requests to ``/``, and notes the count at the request for ``/last``."""
 
     def __init__(self, certificates: Certificates | None = None) -> None:
         self.certificates = certificates
@@ -59,7 +59,7 @@ class Served:
         async def parts() -> AsyncIterator[bytes]:
             yield b"ok"
 
-        # It asks whether the client is still there, for which uvicorn reads more of the connection.
+        # The response checks if the client is still there, so uvicorn reads more from the connection.
         return StreamingResponse(parts(), headers={"Content-Length": "2"})
 
     async def _last(self, _: Request) -> Response:
@@ -112,7 +112,7 @@ def served() -> Iterator[Served]:
 
 
 def read(client: socket.socket, end: bytes) -> bytes:
-    """Until an answer ends so, or the connection does."""
+    """Read until an answer ends with ``end``, or the connection ends."""
     data = b""
     with contextlib.suppress(ConnectionError):
         while not data.endswith(end) and (more := client.recv(65_536)):
@@ -121,7 +121,7 @@ def read(client: socket.socket, end: bytes) -> bytes:
 
 
 def test_a_new_client_gets_its_turn_among_many_that_send_all_the_time() -> None:
-    """All of them have connected before the server accepts the first."""
+    """All clients connect before the server accepts the first."""
     served = Served()
     with contextlib.ExitStack() as stack:
         for _ in range(SENDING):

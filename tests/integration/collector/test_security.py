@@ -1,4 +1,4 @@
-"""TLS and client certificates on every port, tokens, and our own monitors and two tenants that use them."""
+"""TLS and client certificates on every port, and tokens, used by real monitors and two tenants."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_renewed_certificates_and_client_cas_come_into_force_without_a_restart(
         before.load_verify_locations(fresh.ca_file)
         before.load_cert_chain(certificates.client_cert, certificates.client_key)
         collector.tls = before
-        assert not works()  # signed by the CA that is not trusted any more
+        assert not works()  # its CA is no longer trusted
 
 
 def test_a_renewal_that_cannot_be_used_leaves_the_old_certificate(tmp_path: Path, certificates: Certificates) -> None:
@@ -182,7 +182,7 @@ def test_being_open_to_others_without_protection_is_warned_of(tmp_path: Path, ce
         text = collector.err_file.read_text()
         assert "without TLS" in text
         assert "without --tokens" in text
-        assert "--http" not in text.replace("--otlp-http", "")  # which listens on loopback only
+        assert "--http" not in text.replace("--otlp-http", "")  # it listens only on loopback
     with running(tmp_path) as quiet:
         assert "WARNING" not in quiet.err_file.read_text()
 
@@ -191,10 +191,10 @@ def test_being_open_to_others_without_protection_is_warned_of(tmp_path: Path, ce
 def environment(
     tmp_path: Path, certificates: Certificates, tokens_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Collector]:
-    """A collector with all protections, and the standard variables with which a job's environment names them."""
+    """A collector with all protections, and the standard variables for them in the environment."""
     options = (*certificates.server_options(clients=True), "--tokens", str(tokens_file))
     with running(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
-        for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # would be taken in place of the certificate given
+        for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # would replace the given certificate
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates.ca_file))
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(certificates.client_cert))
@@ -269,10 +269,10 @@ def test_a_monitor_whose_token_is_refused_says_so_once(
 
 
 STALLED = 400
-"""TLS handshakes on each port that begin and do not continue."""
+"""TLS handshakes on each port that begin and stop."""
 CHANNELS = 20
 CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
-"""The first bytes of one (RFC 8446, 4.1.2)."""
+"""The first bytes of a handshake (RFC 8446, 4.1.2)."""
 
 
 def test_stalled_handshakes_and_streams_of_one_tenant_keep_no_incident_of_another(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Two real collectors that share a real PostgreSQL database: each incident is told once, whoever dies."""
+"""Two real collectors that share a real PostgreSQL database. Each incident is told once, whichever collector dies."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ PROGRAM = patched(
     web__finished__SHOW_SECONDS=0.5,
     **STORED_FIRST,
 )
-"""Collectors that tell each other soon, and see soon that the database is away."""
+"""Collectors with short times: they soon see each other's data, and soon notice that the database is away."""
 
 
 class Site:
-    """Collectors with one database, and what their receivers get."""
+    """Collectors with one database, and their receivers."""
 
     def __init__(self, folder: Path, url: str, stack: contextlib.ExitStack) -> None:
         self._folder, self._url, self._stack = folder, url, stack
@@ -43,7 +43,7 @@ class Site:
         stack.callback(self.hook.close)
 
     def start(self, *options: str, ports: Sequence[int | None] = (None, None)) -> list[Collector]:
-        """Start one for each of ``ports``, at once; where that is a number, it reaches the database there."""
+        """Start a collector for each of ``ports``, all at once. It uses this port for the database; None: the usual."""
 
         def run(number: int) -> contextlib.AbstractContextManager[Collector]:
             url = self._url if ports[number] is None else re.sub(r":\d+/", f":{ports[number]}/", self._url)
@@ -61,15 +61,15 @@ class Site:
         return [collectors[number] for number in sorted(collectors)]
 
     def posted(self, change: str) -> list[str]:
-        """The ids of the incidents of such changes, as a receiver counts them that drops posts whose id it knows.
+        """Return the incident ids of posted changes. Posts with a known webhook id are dropped, as receivers must.
 
-        It has to, if a collector was killed between a post and the note of it.
+        A collector repeats a post if it was killed between the post and the note of it.
         """
         posts = {headers["webhook-id"]: json.loads(body) for _, _, headers, body in list(self.hook.requests)}
         return [one["incident"]["id"] for one in posts.values() if one["change"] == change]
 
     def pass_away(self) -> None:
-        """As if a collector had not marked its incidents for so long that it counts as gone."""
+        """Let time pass in the database until a collector counts as gone, because it has not marked its incidents."""
         with psycopg.connect(self._url) as db:
             db.execute(f"UPDATE otel_fr.incidents SET kept = kept - interval '{ORPHANED_AFTER}'")
 
@@ -84,7 +84,7 @@ def site(tmp_path: Path, postgres: PostgresServer) -> Iterator[Site]:
 
 
 class All:
-    """Sends each request to several collectors, as a network does that is configured wrongly."""
+    """Sends each request to several collectors, as in a wrongly configured network."""
 
     def __init__(self, *collectors: Collector) -> None:
         self._collectors = collectors
@@ -173,7 +173,7 @@ def test_of_a_job_that_two_collectors_hear_nothing_is_lost_or_told_twice(site: S
 
 
 def test_a_job_that_moves_takes_its_incident_along(site: Site) -> None:
-    """As when a collector is added behind a load balancer. The one that it leaves is well, and resolves nothing."""
+    """As after a new collector behind a load balancer. The old collector is well, and resolves nothing."""
     first, second = site.start()
     with Job(first, 3) as job:
         waiting = job.hang(1)
@@ -192,7 +192,7 @@ def test_a_job_that_moves_takes_its_incident_along(site: Site) -> None:
 
 @pytest.mark.long
 def test_the_incident_of_a_job_that_ended_with_its_collector_is_resolved_by_another(site: Site) -> None:
-    """Nobody hears of the job any more; its next attempt reports to the other collector."""
+    """Nobody hears of the job any more. Its next attempt reports to the other collector."""
     first, second = site.start()
     with Job(first, 2) as job:
         job.hang(1)
@@ -214,7 +214,7 @@ def test_the_incident_of_a_job_that_ended_with_its_collector_is_resolved_by_anot
 def test_a_collector_that_was_cut_off_from_the_database_keeps_its_job_and_what_it_found(
     site: Site, postgres: PostgresServer
 ) -> None:
-    """The job reports to it all the time. The other one takes the incident, as if the collector had died."""
+    """The job always reports to this collector. The other collector takes the incident, as after a death."""
     with Relay("127.0.0.1", postgres.port) as relay:
         first, second = site.start(ports=(relay.port, None))
         with Job(first, 3) as job:
@@ -237,7 +237,7 @@ def test_a_collector_that_was_cut_off_from_the_database_keeps_its_job_and_what_i
 
 
 def test_each_collector_knows_what_follows_from_an_incident_of_another(site: Site) -> None:
-    """Rank 2 is missing in a group with ranks 0 and 1; by that rank 0 is missing in a group with rank 3."""
+    """Rank 2 is missing in a group with ranks 0 and 1. Therefore rank 0 is missing in a group with rank 3."""
     first, second = site.start()
     with Job(first, 4) as job:
         trio, pair = job.group("1", [0, 1, 2], "trio"), job.group("2", [0, 3], "pair")
@@ -290,6 +290,6 @@ def test_each_collector_shows_the_jobs_and_incidents_of_all_to_those_who_may_see
         while '"change"' not in text:  # the stream is open until the test ends
             text = stream.readline().decode()
         shown = json.loads(text.removeprefix("data: "))
-        # The second asks now and then: on a busy machine the incident may have changed before it does.
+        # The second collector polls. On a busy machine the incident may change before the next poll.
         change = "opened" if shown["incident"]["revision"] == 1 else "updated"
         assert (shown["change"], shown["incident"]["id"]) == (change, a["id"])

@@ -1,4 +1,4 @@
-"""Clients that send or read byte by byte, towards real servers in this process: their times and bytes are bounded."""
+"""Clients that send or read byte by byte, and real servers in this process, which limit their times and bytes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ TRICKLE = TIME / 10
 """Seconds between two bytes of a slow client."""
 LARGE = 64 << 20
 CONNECTIONS = 20
-"""That one client may have."""
+"""Most connections of one client."""
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Its clock can be put forward, so that a test need not wait for a long time limit.
+    """An event loop with a clock that tests can advance, so that they need not wait for long time limits.
 
     Attributes:
-        ahead: seconds by which its clock is ahead.
+        ahead: seconds by which the clock is ahead.
     """
 
     ahead = 0.0
@@ -52,11 +52,11 @@ class Loop(asyncio.SelectorEventLoop):
         return super().time() + self.ahead
 
     def skip(self, seconds: float) -> None:
-        """Put its clock forward, and return when what is due then is done."""
+        """Advance the clock, and return when all work that is due is done."""
 
         async def look() -> None:
             self.ahead += seconds
-            for _ in range(2):  # timers run in the turn after the one that finds them due
+            for _ in range(2):  # a timer runs one turn after the loop finds it due
                 await asyncio.sleep(0)
 
         asyncio.run_coroutine_threadsafe(look(), self).result(PATIENCE)
@@ -83,7 +83,7 @@ def loop() -> Iterator[Loop]:
 
 @pytest.fixture
 def port(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Of an HTTP server."""
+    """The port of an HTTP server."""
     monkeypatch.setattr(http_server, "HEAD_SECONDS", TIME)
     monkeypatch.setattr(http_server, "READ_SECONDS", TIME)
 
@@ -124,7 +124,7 @@ def answered(client: socket.socket, count: int = 1) -> None:
 
 
 def is_closed_while_it_sends(client: socket.socket, data: bytes) -> bool:
-    """Whether the server closes the connection before all of the data was sent, byte by byte."""
+    """Send data byte by byte. Return True if the server closes the connection before the end."""
     client.settimeout(TRICKLE)
     for byte in data:
         try:
@@ -161,11 +161,11 @@ def test_the_head_of_every_request_has_to_arrive_in_time(
     port: int, requests_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if requests_before:
-        monkeypatch.setattr(http_server, "HEAD_SECONDS", PATIENCE)  # a busy machine may stop this client for a while
+        monkeypatch.setattr(http_server, "HEAD_SECONDS", PATIENCE)  # a busy machine may delay this client
     with connect(port) as client:
         for left in reversed(range(requests_before)):
             if not left:
-                monkeypatch.setattr(http_server, "HEAD_SECONDS", TIME)  # from the last answer on
+                monkeypatch.setattr(http_server, "HEAD_SECONDS", TIME)  # counts from the last answer
             client.sendall(HEAD + b"\r\n")
             answered(client)
         assert is_closed_while_it_sends(client, HEAD + ENDLESS)
@@ -181,7 +181,7 @@ def test_a_body_that_nobody_reads_has_to_arrive_in_time(port: int) -> None:
 def test_requests_that_arrive_in_time_are_served_for_as_long_as_they_come(
     loop: Loop, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in two parts, and several at once."""
+    """Requests may arrive in two parts, or several at once."""
     monkeypatch.setattr(http_server, "HEAD_SECONDS", PATIENCE)
     with connect(port) as client:
         for _ in range(20):
@@ -196,7 +196,7 @@ def test_requests_that_arrive_in_time_are_served_for_as_long_as_they_come(
 def test_a_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patience = 6 * TIME  # a busy machine may stop the slow one for a while
+    patience = 6 * TIME  # a busy machine may delay the slow client
     monkeypatch.setattr(http_server, "READ_SECONDS", patience)
     with connect(port) as deaf, connect(port) as slow:
         for client in (deaf, slow):
@@ -256,9 +256,9 @@ async def padded(request: Request) -> Response:
 
 @pytest.fixture
 def served() -> Iterator[tuple[int, Answers]]:
-    """The port of a server whose answers are bounded, and these."""
+    """The port of a server with bounded answers, and the answers."""
     listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)  # else the kernel takes whole answers
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)  # otherwise the kernel takes complete answers
     answers = Answers()
     middleware = [Middleware(AccessCheck, tokens=None), Middleware(BoundedAnswers, answers=answers)]
     app = Starlette(routes=[Route("/{number}", padded)], middleware=middleware)

@@ -1,4 +1,4 @@
-"""A signal ends the collector within --stop-seconds, whatever is going on, and what can be kept is kept."""
+"""A signal ends the collector within --stop-seconds in any situation, and it keeps the data that it can."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.waiting import PATIENCE, wait_for
 
 STOP = ("--stop-seconds", "2")
 CEILING = 35.0
-"""Seconds for an end that is to take 2 or 6, on a busy machine; without the limit it took 40 s and more."""
+"""Seconds on a busy machine for an end that should take 2 or 6 s. Without the limit it took 40 s and more."""
 SLOW_JUDGE = ROOT / "tests" / "support" / "scripts" / "slow_judge.py"
 
 
@@ -49,7 +49,7 @@ def test_a_judgement_in_progress_does_not_delay_the_end(tmp_path: Path, where: s
         job.ranks[1].exit(signal=signal.SIGKILL)
         assert wait_for(lambda: "judging" in collector.out_file.read_text())
         for child in children(collector.process.pid):
-            kill(child, signal.SIGTERM)  # as a signal for the process group does
+            kill(child, signal.SIGTERM)  # like a signal to the process group
         ends_in_time(collector)
         text = "--stop-seconds elapsed" if where == "loop" else "1 jobs were not judged one last time"
         assert text in collector.err_file.read_text()
@@ -90,13 +90,13 @@ def test_locked_files_do_not_delay_the_end(tmp_path: Path) -> None:
 
 
 def _waits(collector: Collector) -> bool:
-    """A request waits for the file, or did for so long that it does not any more."""
+    """Return True if a request waits for the file, or has stopped waiting because it took too long."""
     flying = collector.metric("otel_fr_collector_requests_in_flight")
     return flying > 0 or "cannot use" in collector.err_file.read_text()
 
 
 def test_an_incident_that_another_process_keeps_from_the_disk_is_there_after_the_end(tmp_path: Path) -> None:
-    """It locks the file while the incident opens, and releases it while the collector ends."""
+    """The process locks the file while the incident opens, and releases it while the collector ends."""
     with start(tmp_path, 1, "--stop-seconds", "30") as first:
         with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db", timeout=PATIENCE)) as holder:
             holder.execute("BEGIN EXCLUSIVE")
@@ -130,7 +130,7 @@ def test_one_that_was_started_to_outlast_its_terminal_does(tmp_path: Path) -> No
 
 
 def _is_closed(collector: Collector) -> bool:
-    """Its ports are: what remains is the end itself."""
+    """Return True if the collector has closed its ports. Only the last part of its end remains."""
     try:
         collector.fetch("/healthz")
     except OSError:
@@ -163,7 +163,7 @@ main()
     [
         ("asyncio", signal.SIGINT),
         pytest.param("uvloop", signal.SIGTERM, marks=NEEDS_UVLOOP),
-        ("asyncio", signal.SIGHUP),  # its terminal was closed
+        ("asyncio", signal.SIGHUP),  # as if its terminal was closed
     ],
 )
 def test_it_takes_requests_judges_and_stops_on_a_signal(tmp_path: Path, kind: str, ended_by: signal.Signals) -> None:

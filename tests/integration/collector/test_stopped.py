@@ -1,4 +1,4 @@
-"""A job that its user ends: scancel, Ctrl-C, SIGTERM to the launcher. Its incidents end, nobody is paged."""
+"""A job that its user ends: scancel, Ctrl-C, SIGTERM to the launcher. Its incidents end, and nobody is paged."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.support.notified_site import Site
 from tests.support.played_job import Issued, Job
 
 SECONDS = 5.0
-"""From the end of the last rank until the incidents have ended."""
+"""Seconds from the last rank's end until the incidents have ended."""
 CTRL_C = {"type": "KeyboardInterrupt", "message": ""}
 
 
 def hang(site: Site, job: Job) -> list[Issued]:
-    """Ranks 0 and 2 wait for rank 1, for less time than people are notified after."""
+    """Let ranks 0 and 2 wait for rank 1, but not long enough for a notification."""
     for _ in range(3):
         job.step()
     waiting = job.skip(1)
@@ -28,7 +28,7 @@ def hang(site: Site, job: Job) -> list[Issued]:
 
 
 def cut_short(job: Job, waiting: list[Issued]) -> None:
-    """The monitors send the spans of calls in flight."""
+    """Send the spans of calls in flight, as monitors do when their ranks end."""
     for call in waiting:
         call.error = "rank_exited"
         job.ranks[call.rank].send_spans([call.span(job.run, job.time.monotonic())])
@@ -36,7 +36,7 @@ def cut_short(job: Job, waiting: list[Issued]) -> None:
 
 @contextlib.contextmanager
 def hung(site: Site) -> Iterator[tuple[Job, list[Issued]]]:
-    """A job that hangs, and that its user then stops: its incident ends, and nobody is told."""
+    """Yield a hung job, which the test stops. Then check that its incident has ended, and that nobody was notified."""
     with site.collector.job(3) as job:
         yield job, hang(site, job)
         site.time.advance(SECONDS)
@@ -114,7 +114,7 @@ def test_a_rank_that_did_not_react_and_was_killed_later_was_stopped_too(site: Si
 
 
 def test_ranks_that_cannot_react_to_ctrl_c_were_stopped_too(site: Site) -> None:
-    """Rank 1 does not run. Rank 2 reacts only as rank 0 is killed, which ends its call."""
+    """Rank 1 does not run. Rank 2 reacts only when rank 0 is killed, because that ends its call."""
     with hung(site) as (job, (first, second)):
         job.ranks[1].extra |= {"python_blocked": True, "doing": "stopped by a signal (SIGSTOP)"}
         site.time.advance(10.0)

@@ -1,4 +1,4 @@
-"""What holds for each database of the store: a SQLite file, and a real PostgreSQL server, which the tests start."""
+"""Tests for both databases of the store: a SQLite file, and a real PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.collector.test_store import NOW, RUN, incident
 
 AnyBackend = DirectSqlite | DirectPostgres
 Open = Callable[..., AnyBackend]
-"""Opens the database of the test, as a collector that starts; ``retention`` and ``metrics`` as of the backends."""
+"""Opens the test's database, like a collector at its start. ``retention``, ``metrics``: as in the backends."""
 Migrate = Callable[[str], None]
 
 
@@ -35,7 +35,7 @@ def database(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def migrate(database: str, monkeypatch: pytest.MonkeyPatch) -> Migrate:
-    """Adds a migration for the rest of the test."""
+    """A function that adds a migration for the rest of the test."""
 
     def add(statements: str) -> None:
         own = sqlite_migrations if database == "sqlite" else postgres_migrations

@@ -1,4 +1,4 @@
-"""What waits cost, shown by made spans: a rank that always comes last, and waits that have not ended."""
+"""The costs of waits, in fake spans: a rank that always comes last, and waits that have not ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPUTE, LATE, TRANSFER = 0.3, 0.15, 0.01
 
 
 def ended(player: RankPlayer, call: Issued, start: float, took: float) -> Span:
-    """The span of a call that began and took as told, whatever the time is."""
+    """End a call, and return its span with the given start and duration, whatever the time is."""
     with player.lock:
         player.calls.remove(call)
         player.counts[call.group.id][1] = call.seq
@@ -27,7 +27,7 @@ def ended(player: RankPlayer, call: Issued, start: float, took: float) -> Span:
 
 
 def train(job: Job, steps: int, start: float, late: int | None) -> float:
-    """So many steps, sent at once; returns their end, true time. Each rank has a clock of its own."""
+    """Send the spans of so many steps at once. Returns the true time of their end. Each rank has its own clock."""
     spans: list[list[Span]] = [[] for _ in job.ranks]
     for _ in range(steps):
         times = [start + COMPUTE + (LATE if rank == late else 0.0) for rank in range(len(job.ranks))]
@@ -44,7 +44,7 @@ def test_a_rank_that_always_comes_last_is_an_incident_until_it_does_not() -> Non
     with VirtualCollector() as collector, collector.job(3) as job:
         job.ranks[1].host = "gpu-17"
         job.all_reported()
-        job.quiet()  # the real times of later reports do not fit the made ones of the spans
+        job.quiet()  # later reports have real times, which do not fit the spans' fake times
         now = train(job, 100, job.time.wall(), late=1)
         incident = collector.wait_cause()
         (listed,) = collector.api("jobs")["jobs"]
@@ -97,7 +97,7 @@ def rates(collector: VirtualCollector) -> dict[str, Any]:
 
 
 def hang(job: Job) -> list[Issued]:
-    """Rank 2 stays away from its pair, so rank 3 waits for it there, and ranks 0 and 1 for both in the next call."""
+    """Let rank 2 not join its pair. Rank 3 waits for it there; ranks 0 and 1 wait for both in the next call."""
     pair = job.group("1", [2, 3], "tensor_parallel")
     for _ in range(3):
         job.step(pair)
@@ -125,4 +125,4 @@ def test_a_hang_counts_while_it_lasts_for_the_rank_that_it_begins_with() -> None
         job.go_on(waiting[:1])
         job.step(waiting[0].group)
         total = collector.metric("otel_fr_rank_waited_for_seconds_total", rank="2", process_group="tensor_parallel")
-        assert open_total <= total == pytest.approx(open_total, abs=3.0)  # not counted again at its end
+        assert open_total <= total == pytest.approx(open_total, abs=3.0)  # not counted again at the waits' end

@@ -1,4 +1,4 @@
-"""What the parts do together: forwarding, the store and the restart grace over stops and restarts of a collector."""
+"""Parts that work together over stops and restarts of a collector: forwarding, the store, and the restart grace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.waiting import PATIENCE, wait_for
 
 
 def spans_of(backend: Backend, trace: object) -> list[Span]:
-    """All spans of a trace that the backend has taken."""
+    """Return all spans of a trace that the backend has taken."""
     found = []
     for data in list(backend.taken):
         for resource in ExportTraceServiceRequest.FromString(data).resource_spans:
@@ -43,7 +43,7 @@ def spans_of(backend: Backend, trace: object) -> list[Span]:
 def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
     tmp_path: Path, *, selects: bool, is_killed: bool
 ) -> None:
-    """The ranks' spans come when the hang ends, to the collector after a restart."""
+    """The ranks' spans come when the hang ends, after the collector's restart."""
     backend = MemoryBackend()
     with VirtualCollector(data=tmp_path, forward=[backend], selects=selects) as first, first.job(3) as job:
         waiting = job.hang(1)
@@ -76,7 +76,7 @@ def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_wa
         job.hang(1)
         end = time.monotonic() + PATIENCE
         while not first.lines() and time.monotonic() < end:
-            pass  # within a millisecond: the span is not yet on the queue, mostly
+            pass  # within a millisecond, so mostly the span is not yet in the queue
         first.kill()
         trace = first.lines()[0]["trace_id"]
         second = stack.enter_context(start(tmp_path, 2, "--forward", backend.url))
@@ -96,7 +96,7 @@ def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_wa
 
 
 def test_what_the_end_brings_to_light_is_sent_on_as_well() -> None:
-    """The mismatch has not settled when the collector is stopped: it is published then, and so is its trace."""
+    """The mismatch is not final when the collector stops. It is published then, and so is its trace."""
     backend = MemoryBackend()
     with VirtualCollector(forward=[backend]) as collector, collector.job(3) as job:
         job.step()
@@ -125,7 +125,7 @@ def test_backends_that_take_no_traces_are_not_sent_those_of_incidents() -> None:
 
 
 def test_new_reports_are_not_overwritten_by_state_that_is_read_late() -> None:
-    """The file could be read only some time after the start: rank 0 has reported and died since, rank 1 is unheard."""
+    """The file became readable some time after the start. Meanwhile rank 0 reported and died, and rank 1 was silent."""
     run = Runs().get(RunId("job-7", 0, "r"), 0.0)
     assert run is not None
     apply(run, 0, 9, 1.0, exit=ReportedExit(0, 9))
@@ -135,7 +135,7 @@ def test_new_reports_are_not_overwritten_by_state_that_is_read_late() -> None:
 
 
 def test_a_collector_that_cannot_go_on_says_so_by_its_exit_status(tmp_path: Path) -> None:
-    """Who restarts it on failure only must see one."""
+    """A supervisor that restarts it only on failure must see a failure."""
     code = """
 from otel_fr.cli import main
 from otel_fr_collector.service import Service

@@ -33,7 +33,7 @@ def tokens_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def guarded(tmp_path: Path, tokens_file: Path) -> Iterator[Collector]:
-    program = patched(network__tokens__CHECK_SECONDS=0.1)  # it reads the file again soon
+    program = patched(network__tokens__CHECK_SECONDS=0.1)  # it soon reads the file again
     with running(tmp_path / "run", "--tokens", str(tokens_file), program=program) as collector:
         collector.authorization = f"Bearer {READER}"
         yield collector
@@ -41,7 +41,7 @@ def guarded(tmp_path: Path, tokens_file: Path) -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
-    """One for the tests that leave it as it was."""
+    """A collector for tests that do not change it."""
     folder = tmp_path_factory.mktemp("shared")
     with running(folder, *token_options(folder)) as collector:
         yield collector
@@ -156,7 +156,7 @@ def test_without_a_job_the_services_name_counts(shared: Collector) -> None:
     for service in ("web", "team-b/web", ""):
         code = refused(partial(shared.send, TRACES, spans(1, service=service), metadata=metadata))
         assert code == grpc.StatusCode.PERMISSION_DENIED
-    both = spans(1, service="team-a/web") + spans(2, service="team-b/web")  # one message after the other is their sum
+    both = spans(1, service="team-a/web") + spans(2, service="team-b/web")  # messages in a row are one merged message
     assert refused(lambda: shared.send(TRACES, both, metadata=metadata)) == grpc.StatusCode.PERMISSION_DENIED
     assert refused(lambda: shared.send(LOGS, b"\xff\xff", metadata=metadata)) == grpc.StatusCode.INVALID_ARGUMENT
 
@@ -177,7 +177,7 @@ def test_commands_are_only_for_whose_job_it_is(shared: Collector, job: str, toke
 
 
 def test_streams_that_are_open_end_when_their_token_is_revoked(guarded: Collector, tokens_file: Path) -> None:
-    """Also when the token is for other jobs now; streams of the tokens that stay go on."""
+    """Also if the token is now for other jobs. Streams of unchanged tokens continue."""
 
     def events(token: str) -> http.client.HTTPResponse:
         client = http.client.HTTPConnection(guarded.http.removeprefix("http://"), timeout=PATIENCE)
@@ -192,7 +192,7 @@ def test_streams_that_are_open_end_when_their_token_is_revoked(guarded: Collecto
         watch(request, metadata=bearer(token), timeout=PATIENCE) for token in (TEAM, WRITER, "kept-0123456789abc")
     )
     lost, narrowed, staying = events(TEAM_READER), events(READER), events("kept-0123456789abc")
-    for number in range(3):  # sent over the same connection after the streams were opened
+    for number in range(3):  # over the same connection, after the streams were opened
         assert guarded.send(TRACES, spans(number), metadata=bearer(WRITER)) == b""
     tokens_file.write_text(f"{WRITER} write team-b/\n{READER} read team-b/\nkept-0123456789abc read,write *\n")
     for stream in (revoked, changed):
@@ -213,7 +213,7 @@ def test_streams_that_are_open_end_when_their_token_is_revoked(guarded: Collecto
 def test_a_request_whose_token_is_revoked_while_it_arrives_is_rejected(
     guarded: Collector, tokens_file: Path, now: str
 ) -> None:
-    """It was admitted before, and its last bytes come after."""
+    """It was admitted before the change, and its last bytes come after it."""
     body = spans(1)
     client = http.client.HTTPConnection(guarded.otlp_http.removeprefix("http://"), timeout=PATIENCE)
     client.putrequest("POST", "/v1/traces")

@@ -1,4 +1,4 @@
-"""A program that does not read the output (a pager, a log driver that hangs) does not stop the collector."""
+"""A program that does not read the output (a pager, a hung log driver) does not stop the collector."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tests.support.played_job import Job
 from tests.support.waiting import PATIENCE, wait_for
 
 CEILING = 35.0
-"""Seconds for an end that takes about one."""
+"""Limit in seconds for an end that takes about one second."""
 PIPE = 4_096
-"""Bytes of the pipes: a few log lines fill them."""
+"""Bytes of a pipe. A few log lines fill it."""
 JOBS = 40
-"""Each with an incident, whose text fills a tenth of a pipe and more."""
+"""Jobs with an incident each. The incident's text fills at least a tenth of a pipe."""
 ADDRESSES = re.compile(rb"gRPC on (\S+), HTTP on (\S+)")
 DROPPED = "otel_fr_collector_output_lines_dropped_total"
 
 
 class Unread:
-    """A collector whose output is read only until its ports are known."""
+    """A collector. Its output is read only until the ports are known."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.incidents_file = folder / "incidents.jsonl"

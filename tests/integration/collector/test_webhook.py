@@ -32,9 +32,9 @@ from tests.support.virtual_collector import VirtualCollector
 from tests.support.waiting import PATIENCE, wait_for
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-"""Standard Webhooks' own example."""
+"""The example from Standard Webhooks."""
 HERE = "webhook 127.0.0.1"
-"""The outlets of all receivers of these tests."""
+"""The outlet name of all receivers of these tests."""
 
 
 @pytest.fixture
@@ -100,12 +100,12 @@ def test_the_snippet_of_the_documentation_verifies_a_post(tmp_path: Path) -> Non
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delivery that has failed is tried again soon."""
+    """Let failed deliveries be retried soon."""
     monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.05)
 
 
 def to(*hooks: Receiver) -> Callable[[Metrics, Store | None], list[Outlet]]:
-    """Outlets for these receivers."""
+    """Return a function that makes outlets for these receivers."""
     return lambda metrics, store: [Changes(webhook.Webhook(hook.url), metrics, store=store) for hook in hooks]
 
 
@@ -125,12 +125,12 @@ def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_delays_nothi
             collector.deliver(lambda: b'"resolved"' in hook.requests[-1][3])
         collector.deliver(lambda: collector.deliveries(HERE) == 4)
     ids = [headers["webhook-id"] for _, _, headers, _ in hook.requests]
-    assert len(set(ids)) == 2  # a repeated attempt has the id of the first
+    assert len(set(ids)) == 2  # a retry has the first attempt's id
 
 
 @pytest.mark.usefixtures("impatient")
 def test_updates_that_wait_are_replaced_by_newer_ones(hook: Receiver) -> None:
-    """A job of thousands of ranks names thousands of files, each a change; a receiver that is down needs the last."""
+    """A job of thousands of ranks names thousands of files, each a change. A receiver that was down needs the last."""
     hook.status = 503
     with VirtualCollector(outlets=to(hook)) as collector, collector.job(4) as job:
         waiting = job.hang(1)
@@ -170,7 +170,7 @@ def test_a_post_that_was_never_accepted_is_sent_after_a_restart(tmp_path: Path, 
 
 
 def test_over_a_restart_what_is_over_is_told_to_whom_it_was_queued_for_and_once(tmp_path: Path, hook: Receiver) -> None:
-    """A receiver that has never accepted anything still gets it; a new one gets no incident that is over."""
+    """A receiver that has never accepted anything still gets the end. A new receiver gets no ended incident."""
     hook.status = 500
     accepts, new = Receiver(), Receiver()
     with contextlib.closing(accepts), contextlib.closing(new):
@@ -183,7 +183,7 @@ def test_over_a_restart_what_is_over_is_told_to_whom_it_was_queued_for_and_once(
         hook.status = 200
         with VirtualCollector(first.time, data=tmp_path, outlets=to(hook, accepts, new)) as second:
             second.deliver(lambda: second.deliveries(HERE) == 1)
-            before = len(hook.requests)  # with a last attempt of the first collector, if it was on its way
+            before = len(hook.requests)  # may include the first collector's last attempt
             body = json.loads(hook.requests[-1][3])
             assert (body["change"], body["incident"]["id"]) == ("resolved", incident["id"])
         with VirtualCollector(second.time, data=tmp_path, outlets=to(hook, accepts, new)) as third, third.job(2) as job:
@@ -196,7 +196,7 @@ def test_over_a_restart_what_is_over_is_told_to_whom_it_was_queued_for_and_once(
 
 
 class Hesitant(Receiver):
-    """Answers when it is ``released``; it has got the post all the same."""
+    """Keeps posts at once, but answers only when it is ``released``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,8 +210,8 @@ class Hesitant(Receiver):
 def test_a_post_before_whose_answer_the_collector_was_killed_is_recognised_when_it_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the incident has changed meanwhile: what was opened is opened under the same id."""
-    monkeypatch.setattr(outbox, "TOTAL_SECONDS", PATIENCE)  # so that the first collector does not repeat it
+    """Also if the incident has changed meanwhile: the "opened" message keeps its id."""
+    monkeypatch.setattr(outbox, "TOTAL_SECONDS", PATIENCE)  # so that the first collector does not retry
     hook = Hesitant()
     with contextlib.closing(hook):
         with VirtualCollector(data=tmp_path, outlets=to(hook)) as first, first.job(2) as job:
@@ -256,7 +256,7 @@ def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(grafana: 
 
 
 def mark_and_restart(folder: Path, grafana: FakeGrafana, between: Callable[[], None] = lambda: None) -> None:
-    """A mark is made, the collector is killed, and the job continues with the next one."""
+    """Let the collector make a mark, kill it, and continue the job with the next collector."""
     with VirtualCollector(data=folder, outlets=marking(grafana)) as first, first.job(2) as job:
         waiting = job.hang(1)
         first.wait_cause()
@@ -281,7 +281,7 @@ def test_a_mark_is_made_once_over_a_lost_answer_and_a_restart(tmp_path: Path, gr
 def test_a_damaged_note_of_a_mark_does_not_keep_the_collector_from_starting(
     tmp_path: Path, grafana: FakeGrafana
 ) -> None:
-    """The mark is found again by its tags."""
+    """The collector finds the mark again by its tags."""
 
     def damage() -> None:
         with contextlib.closing(sqlite3.connect(tmp_path / "incidents.db")) as db, db:

@@ -1,4 +1,4 @@
-"""A short run of ``make fuzz``; and that a failure ends it with status 1 and can be replayed."""
+"""A short run of ``make fuzz``, and a failure: it ends the run with status 1, and can be replayed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 from tests.support.waiting import PATIENCE
 
 LATENCY = "10"
-"""Ceiling of /healthz here, in seconds: other tests run beside it. What it is to find takes tens of seconds."""
+"""Limit of /healthz here, in seconds, beside other tests. The faults to find take tens of seconds."""
 TARGETS = ("grpc", "http", "watch", "http head", "raw http", "raw grpc", "dump", "ring", "folder", "database")
 
 
@@ -33,7 +33,7 @@ def test_ten_seconds_of_mutated_input_break_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_failure_is_saved_and_can_be_replayed(tmp_path: Path) -> None:
-    """Here because no collector fits into one MiB."""
+    """The run fails because no collector fits into 1 MiB."""
     done = fuzz(tmp_path / "first", "--seconds", "60", "--seed", "7", "--resident", "1")
     assert done.returncode == 1
     found = re.search(r"holds more than 1 MiB\n  replay: python -m tests.fuzz --replay (\S+)", done.stdout)

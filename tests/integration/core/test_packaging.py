@@ -1,4 +1,4 @@
-"""What installing otel-fr does to an environment: few dependencies, no torch, entry points that cost nothing."""
+"""Effects of the installation: few dependencies, no torch, entry points that cost nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALLOWED = {
     "numpy",
     "rich",
     "tabulate",
-    "urllib3",  # otel-fr top and otel-fr incidents
+    "urllib3",  # for otel-fr top and otel-fr incidents
 }
 
 

@@ -1,4 +1,4 @@
-"""Small files built to take unbounded time or memory: each is refused or read within seconds."""
+"""Small files made to take unbounded time or memory. Each is refused or read within seconds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ KEY_OF_LAST = get(LEVELS) + b"Nu."
 
 
 def doubled(step: bytes, after: bytes = b"") -> bytes:
-    """``step`` makes a tuple of what ``%`` stands for: the tuple before. ``after``: before it is put."""
+    """Return a pickle of nested tuples. ``step``: opcodes of one level; ``%`` stands for the tuple before.
+
+    ``after``: opcodes between the tuple and its memo entry.
+    """
     out = START + text("a") + b"K\x01K\x02\x86" + put(0)
     for level in range(LEVELS):
         out += text("k") + step.replace(b"%", get(level)) + after + put(level + 1)
@@ -166,4 +169,4 @@ def test_a_file_takes_time_by_the_number_of_its_groups_not_by_its_square(tmp_pat
         assert len(load(path).entries) == groups
         return time.process_time() - begun
 
-    assert seconds(60_000) < 30 * max(seconds(6_000) for _ in range(3))  # a hundred times, were it the square
+    assert seconds(60_000) < 30 * max(seconds(6_000) for _ in range(3))  # 100 times if it were quadratic

@@ -1,4 +1,4 @@
-"""Files on disks that are full or may not be written."""
+"""Files on full or read-only disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files changed at random: each is read or refused, in bounded time and memory, and never ends the reader."""
+"""Files with random changes. Each is read or refused in bounded time and memory, and never ends the reader."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CHANGES = st.lists(
 
 
 def changed(data: bytes, changes: list[tuple[float, str, bytes]]) -> bytes:
-    """``changes``: where in the file, how, and with which bytes."""
+    """Change data. ``changes``: (relative position, kind of change, bytes)."""
     whole = bytearray(data)
     for place, how, new in changes:
         at = int(place * len(whole))

@@ -1,4 +1,4 @@
-"""A file that its reader can't bear costs that file only, and nothing of the program that asked for it."""
+"""A file that ends its reader costs only that file, and does no harm to the program that reads it."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def test_without_a_process_a_file_is_not_read(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_registered_extension_is_not_found(tmp_path: Path) -> None:
-    """A pickle can name by its number what this program has unpickled before.
+    """A pickle can name an object that this program has unpickled before, by its extension number.
 
-    Where the program has threads, the reader is no fork of it, and knows no such number.
+    If the program has threads, the reader is no fork of it, and does not know such numbers.
     """
     copyreg.add_extension("os", "getpid", 0x77)
     try:
@@ -128,4 +128,4 @@ def test_no_reader_outlives_a_program_that_is_killed() -> None:
         assert {program.stdout.readline() for _ in range(2)} == {b"one\n", b"two\n"}
     finally:
         program.kill()
-    program.communicate(timeout=PATIENCE)  # the readers have its standard output, too
+    program.communicate(timeout=PATIENCE)  # ends when the readers have closed the standard output, too

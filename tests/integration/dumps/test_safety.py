@@ -1,4 +1,4 @@
-"""Files made to do harm: nothing in them runs, they cost little, and what is wrong is said."""
+"""Files made to do harm. Nothing in them runs, they cost little, and each gives a clear error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.torch_files import PLAIN_ENTRY, plain_file
 
 
 class Runs:
-    """A value whose pickle runs a command when it is loaded."""
+    """A value with a pickle that runs a command when it is loaded."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -31,7 +31,7 @@ class Runs:
 
 
 def refused(folder: Path, *files: bytes) -> list[str]:
-    """The errors that all of these as files give."""
+    """Write these files, check that none can be read, and return the errors."""
     for rank, data in enumerate(files):
         (folder / f"trace_{rank}").write_bytes(data)
     dumps, problems = load_folder(folder, "trace_")
@@ -105,7 +105,7 @@ def test_files_made_to_exhaust_the_reader_are_refused_cheaply(tmp_path: Path) ->
 
 @pytest.mark.parametrize("ranks", ["0-999999", "[0, 1, 999999]"])
 def test_ranks_that_no_job_has_cost_little(tmp_path: Path, ranks: str) -> None:
-    """A few bytes list a million ranks, and each would have its line in the report."""
+    """A few bytes list a million ranks, and each would have a line in the report."""
     ring = RankRing(tmp_path / "rings", 0, 2)
     ring.call(signature("all_reduce"))
     path = ring.write(tmp_path / "files", "json")
@@ -134,7 +134,7 @@ def test_a_file_over_the_limits_is_refused(tmp_path: Path) -> None:
 
 
 def test_gzip_files_without_end_are_refused_at_once(tmp_path: Path) -> None:
-    """To see whether a file is one, the program itself looked for a first byte: in a terabyte of zeros for a day."""
+    """The program once looked for the first byte of a dump itself, in a terabyte of zeros for a day."""
     with (tmp_path / "trace_0").open("wb") as file:
         file.write(gzip.compress(b""))
         file.truncate(1 << 40)

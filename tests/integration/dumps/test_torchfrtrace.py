@@ -1,4 +1,4 @@
-"""PyTorch's own analyzer reads our files, and is right."""
+"""PyTorch's own analyzer reads otel-fr's files, and gives right verdicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORLD = 3
 
 
 def every_operation(ring: RankRing) -> None:
-    """A healthy program of every operation, uneven ones among them; for WORLD ranks."""
+    """Make a healthy program for WORLD ranks, with every operation, including uneven operations."""
     r, n = ring.rank, WORLD
     uneven = tuple((i + 1,) for i in range(n))
     ring.call(signature("broadcast", root=0))
@@ -58,7 +58,7 @@ def every_operation(ring: RankRing) -> None:
         ring.group("0:split:[0, 1]", [0, 1], "half")
         half = NewGroup("0:split:[0, 1]", "half", (0, 1))
         ring.call(signature("split_group", (), new_group=half), kind=KIND_GROUP, group="0:split:[0, 1]")
-        if r == 0:  # by its own choice
+        if r == 0:  # a rank may do so alone
             ring.call(signature("destroy_process_group", ()), kind=KIND_GROUP, group="1")
     for _ in range(3):
         ring.call(signature("all_reduce", reduce_op="sum"))
@@ -73,7 +73,7 @@ def torchfrtrace(folder: Path) -> str:
 
 
 def verdict(said: str) -> list[str]:
-    """The lines that report a fault."""
+    """Return the lines that report a fault."""
     signs = (
         "Not all ranks",
         "missing ranks",

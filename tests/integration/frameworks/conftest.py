@@ -1,4 +1,4 @@
-"""A recording of this process without a process group, for trainers of one process."""
+"""A recording of this process without a process group, for trainers with one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The callback for Hugging Face's ``Trainer``, in a real one on the CPU."""
+"""The callback for Hugging Face's ``Trainer``, with a real trainer on the CPU."""
 
 from __future__ import annotations
 

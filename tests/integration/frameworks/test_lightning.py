@@ -1,4 +1,4 @@
-"""The callback for Lightning, in a real ``Trainer`` on the CPU."""
+"""The callback for Lightning, with a real ``Trainer`` on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real program with its real monitor: its sections and steps as spans, what is overdue, and what it asks for."""
+"""A real program with its real monitor: spans of sections and steps, overdue sections, and the program's requests."""
 
 from __future__ import annotations
 

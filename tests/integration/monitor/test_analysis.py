@@ -1,4 +1,4 @@
-"""The analysis that a monitor has made in a process of its own."""
+"""A monitor's analysis, which runs in its own process."""
 
 from __future__ import annotations
 

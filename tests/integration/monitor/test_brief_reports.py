@@ -1,4 +1,4 @@
-"""A rank that moves, with a real monitor: its reports are brief until they are asked for or something is unusual."""
+"""A moving rank with a real monitor. Reports are brief, unless the collector asks for more or something is unusual."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRESS = "torch.rank.progress"
 
 
 def progress(sink: Sink, *, brief: bool, after: int) -> Event:
-    """The first progress report of that kind with a higher number."""
+    """Return the first progress report of that kind with a higher number."""
 
     def found() -> list[Event]:
         reports = [one for one in sink.named(PROGRESS) if one.report["n"] > after]
@@ -38,6 +38,6 @@ def test_reports_are_brief_while_a_rank_moves_and_full_when_it_is_asked_or_stand
         assert asked["groups"][0]["enq"] >= brief["groups"][0]["enq"] > 0
         progress(sink, brief=True, after=asked["n"])
         assert rank.read()["done"] is None
-        # A pause of a busy machine makes reports full before that, too.
+        # A pause of a busy machine may make earlier reports full, too.
         still = sink.event(PROGRESS, where=lambda told: told["groups"][0]["done"] == 400 and "last" in told).report
         assert (still.get("brief", False), still["last"]["seq"]) == (False, 400)

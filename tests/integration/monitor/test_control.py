@@ -25,7 +25,7 @@ def watcher(sink: Sink) -> WatchRequest:
 
 
 def test_the_collector_may_ask_for_the_file_and_report_failed_peers(tmp_path: Path) -> None:
-    env = {"OTEL_FR_STALL_SECONDS": "1000"}  # a rank that is idle for so long writes the file again
+    env = {"OTEL_FR_STALL_SECONDS": "1000"}  # an idle rank would write the file again after the stall time
     with grpc_sink(control=True) as sink, play(tmp_path, {**env, "OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
         request = watcher(sink)
         assert (request.job_id, request.attempt, request.rank) == ("job-7", 1, 0)
@@ -71,7 +71,7 @@ def test_a_file_that_is_requested_after_a_clean_end_contains_that_end(tmp_path: 
 
 
 def pauses_of(address: str, count: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long a client waits each time before it asks again, until it has done so ``count`` times."""
+    """Return the client's pauses before its first ``count`` retries."""
     pauses: list[float] = []
     identity = RankIdentity.of({"job_id": "job", "run_id": "run"}, Config(), 1)
     client = control.ControlClient(GrpcTarget(address, True, None, ()), lambda: identity, lambda: None)

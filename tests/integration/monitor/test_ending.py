@@ -1,4 +1,4 @@
-"""How a process that is no child of the monitor ended."""
+"""The ends of processes that are no children of the monitor."""
 
 from __future__ import annotations
 

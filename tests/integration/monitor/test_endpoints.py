@@ -1,4 +1,4 @@
-"""Endpoints that are down, slow, refuse or come back: the rank never waits for long, and no loss is silent."""
+"""Endpoints that are down, slow, refuse or come back. The rank never waits long, and every loss is counted."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_wrong_endpoint_is_named_once_with_what_to_write_instead(
         rank.do("issue", n=10)
         rank.end("leave", clean=True)
         rank.monitor_end()
-        lines = [line for line in rank.stderr.splitlines() if "otel-fr[" in line]  # gRPC's core logs, too
+        lines = [line for line in rank.stderr.splitlines() if "otel-fr[" in line]  # not the lines of gRPC's core
         assert len(lines) == 1
         assert lines[0].startswith(f"otel-fr[rank 0]: OTEL_EXPORTER_OTLP_ENDPOINT={says.format(**names)}")
 
@@ -127,7 +127,7 @@ def test_a_crash_is_sent_to_a_dead_endpoint_for_thirty_seconds_and_the_file_is_w
 @pytest.mark.long
 @pytest.mark.parametrize("first", ["ok", "busy"])
 def test_a_collector_that_is_away_when_a_rank_dies_hears_of_it_when_it_is_back(first: str, tmp_path: Path) -> None:
-    """Also of a rank that began while it was away."""
+    """Also if the rank began while the collector was away."""
     with grpc_sink(mode=first) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
         sink.wait(lambda: sink.requests, what="report")
         sink.mode = "busy"
@@ -167,14 +167,14 @@ def test_losses_at_a_dead_endpoint_are_reported_and_the_rest_arrives_when_it_ret
 
             def dropped() -> int:
                 told = [event.report["dropped"]["spans"] for event in reports.events if "dropped" in event.report]
-                return int(told[-1]) if told else 0  # brief reports do not tell
+                return int(told[-1]) if told else 0  # brief reports do not have the count
 
-            # A batch that is under way when the endpoint comes back may still arrive.
+            # A batch in transfer when the endpoint comes back may still arrive.
             kept = SpanBatching().queue_size + SpanBatching().batch_size
             reports.wait(lambda: dropped() >= issued - kept, what="the queue is full")
             with grpc_sink(port=port) as sink:
                 sink.wait(lambda: sink.spans, what="the first spans")
-                # What was given up may have arrived all the same.
+                # Spans that were given up may have arrived nevertheless.
                 reports.wait(lambda: len(sink.spans) + dropped() >= issued, what="each span arrived or was dropped")
                 assert len(sink.spans) <= kept
                 rank.end("leave", clean=True)
@@ -197,7 +197,7 @@ def test_a_refusing_endpoint_costs_spans_and_nothing_else(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("variable", "spans"), [("TRACES", 0), ("LOGS", 7)])
 def test_export_may_be_switched_off(variable: str, spans: int, tmp_path: Path) -> None:
-    """Without traces otel-fr sends nothing at all; without logs the spans are still of use."""
+    """Without traces otel-fr sends nothing. Without logs, spans are still useful."""
     with grpc_sink() as sink:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, f"OTEL_{variable}_EXPORTER": "none"}
         with play(tmp_path, env) as rank:
@@ -221,7 +221,7 @@ def test_unusable_settings_cost_the_export_and_nothing_else(tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_a_reader_of_the_job_s_output_does_not_wait_for_the_monitor(tmp_path: Path) -> None:
-    """A launcher that captures the output of a rank waits for each holder of the pipe, so also for its monitor."""
+    """A launcher that captures a rank's output waits for each holder of the pipe, so the monitor must not hold it."""
     with grpc_sink(delay=8.0) as sink:
         env = environment(OTEL_EXPORTER_OTLP_ENDPOINT=sink.address, OTEL_FR_DUMP_DIR=str(tmp_path))
         commands = [{"do": "issue", "n": 10}, {"do": "die", "number": 9}]

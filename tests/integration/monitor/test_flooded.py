@@ -1,4 +1,4 @@
-"""A collector that asks a monitor without end: the monitor's processor time and memory stay bounded."""
+"""A collector that sends commands without end. The monitor's CPU time and memory stay bounded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def resident(pid: int) -> int:
 
 
 def flooded(folder: Path, command: Command, *, reports: int = 4, records: int = 10) -> tuple[Played, float, int, int]:
-    """A monitor that has sent so many further progress reports, its CPU time until then, its memory, and answers."""
+    """Flood a monitor until it has sent ``reports`` more reports. Return it, its CPU time, its memory, and answers."""
     with grpc_sink(control=True) as sink:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "OTEL_TRACES_SAMPLER": "always_off", "CAPACITY": "20000"}
         with play(folder, env) as rank:

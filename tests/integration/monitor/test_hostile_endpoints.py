@@ -1,4 +1,4 @@
-"""A monitor's OTLP endpoint that does not behave: it costs the monitor a request, not its memory or its thread."""
+"""A misbehaving OTLP endpoint costs the monitor a request, but not its memory or its thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.relay import Relay
 from tests.support.waiting import wait_for
 
 GRPC_SECONDS = 60.0
-"""After which gRPC gives a connection up without being told to."""
+"""Seconds after which gRPC gives up a connection by default."""
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def send(environment: pytest.MonkeyPatch, url: str) -> bool:
 
 @pytest.mark.parametrize(("behaviour", "is_sent"), [(hangs, False), (drips, False), (floods, True)])
 def test_no_endpoint_blocks_the_sender(environment: pytest.MonkeyPatch, behaviour: Behaviour, *, is_sent: bool) -> None:
-    """The deadline is for all of the response: otherwise one that drips would block the sender for ever."""
+    """The deadline is for the complete response. Otherwise a dripping response would block the sender forever."""
     with hostile_server(behaviour) as url:
         assert send(environment, url) is is_sent
 
@@ -50,7 +50,7 @@ def test_an_answer_is_not_decompressed(environment: pytest.MonkeyPatch) -> None:
 def test_no_endpoint_delays_a_retry_beyond_the_timeout(
     environment: pytest.MonkeyPatch, server: type[AbstractContextManager[Backend]], seconds: float
 ) -> None:
-    """The exporters give up when the delay that is asked for is longer than what is left of the timeout."""
+    """The exporters give up if the requested delay is longer than the rest of the timeout."""
     with server() as backend:
         environment.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc" if server is grpc_backend else "http/protobuf")
         backend.busy, backend.retry_after = 100, seconds
@@ -58,7 +58,7 @@ def test_no_endpoint_delays_a_retry_beyond_the_timeout(
 
 
 def test_a_connection_on_which_nothing_comes_any_more_is_made_anew(environment: pytest.MonkeyPatch) -> None:
-    """As after a cut link, or where something on the way has forgotten the connection."""
+    """As after a cut link, or after a device on the way has forgotten the connection."""
     quick = tuple((name, 500 if "keepalive" in name or "timeout" in name else value) for name, value in CHANNEL_OPTIONS)
     environment.setattr("otel_fr.otlp_sender.CHANNEL_OPTIONS", quick)
     environment.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")

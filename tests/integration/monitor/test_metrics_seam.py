@@ -1,4 +1,4 @@
-"""Metrics through OpenTelemetry's own exporters, to a server that does not know them."""
+"""Metrics through OpenTelemetry's own exporters, to a server without a metrics service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native stacks by py-spy: the real one on real processes, and programs in its place that fail."""
+"""Native stacks: real py-spy on real processes, and failing programs in its place."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Images(Dataset):
 for batch in DataLoader(Images(), num_workers=2):
     pass
 """
-"""One worker hangs; the other has done what it was given, and waits."""
+"""One worker hangs. The other has finished its work, and waits."""
 COUNTS = """
 import time
 while True:
@@ -59,7 +59,7 @@ def started(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     assert process.stdout is not None
     process.stdout.readline()
     yield process
-    os.killpg(process.pid, signal.SIGKILL)  # with its workers, which have the pipe too
+    os.killpg(process.pid, signal.SIGKILL)  # with its workers, which hold the pipe, too
     process.communicate()
 
 
@@ -91,7 +91,7 @@ def test_the_worker_in_which_a_data_loader_hangs_is_shown(started: subprocess.Po
         assert look.result is not None
         return look.result.text.split("DataLoader worker, process ")
 
-    # A busy machine may give the other worker no time yet for what it was given.
+    # On a busy machine the other worker may not have finished its work yet.
     rank, worker = until(lambda: found if len(found := shown()) == 2 else None)
     assert "_next_data" in rank
     assert "__getitem__" in worker
@@ -120,7 +120,7 @@ def test_a_stopped_process_is_left_alone(started: subprocess.Popen[str], tmp_pat
 def test_one_that_hangs_is_ended(tmp_path: Path) -> None:
     file = str(tmp_path / "pid")
     command = tmp_path / "py-spy"
-    command.write_text(f"#!/bin/sh\necho $$ > {file}\necho Thread 1\nexec sleep 600\n")  # starts sooner than Python
+    command.write_text(f"#!/bin/sh\necho $$ > {file}\necho Thread 1\nexec sleep 600\n")  # starts faster than Python
     command.chmod(0o755)
     found = native_stacks.take(os.getpid(), str(command), seconds=2.0)
     assert found == native_stacks.Native(error="py-spy took longer than 2 s")

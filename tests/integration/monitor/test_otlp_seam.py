@@ -1,4 +1,4 @@
-"""Prepared requests through OpenTelemetry's own exporters: exactly those spans arrive, sent as the environment says."""
+"""Prepared requests through OpenTelemetry's own exporters: exactly these spans arrive, as the environment says."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_exact_spans_and_events_arrive_with_the_settings_of_the_environment(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc,x-tenant=t7")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
         if secure:
-            # Containers often set this for other programs; the certificate of the endpoint must win.
+            # Containers often set this for other programs. The endpoint's certificate must win.
             monkeypatch.setenv("REQUESTS_CA_BUNDLE", certifi.where())
             monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificate[1]))
         _send_both()
@@ -96,7 +96,7 @@ def test_a_refused_request_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_http_encoder_still_encodes_what_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user of the SDK in the same process is served as before."""
+    """Another user of the SDK in the same process is not affected."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor

@@ -1,4 +1,4 @@
-"""A real process beside one that takes the processor from it."""
+"""A real process, and another process that takes the processor from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOP = "while True: pass"
 
 @pytest.fixture
 def starved() -> Iterator[int]:
-    """The pid of a process that gets a processor only if nobody else wants it, and somebody does."""
+    """The pid of a process that gets a processor only if no other process wants it, beside a process that does."""
     cpu = {min(os.sched_getaffinity(0))}
     with (
         subprocess.Popen([sys.executable, "-c", LOOP]) as other,

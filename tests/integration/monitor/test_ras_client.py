@@ -1,4 +1,4 @@
-"""NCCL's RAS is asked when a fault shows. The server is made, by the documented protocol: there is no NCCL here."""
+"""The monitor asks NCCL's RAS when a fault shows. There is no NCCL here, so a server plays the documented protocol."""
 
 from __future__ import annotations
 

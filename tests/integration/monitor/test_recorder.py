@@ -1,4 +1,4 @@
-"""A real monitor of a played rank on NCCL, whose recorder is a made server on a Unix socket."""
+"""A real monitor of a played rank on NCCL. A fake server on a Unix socket plays PyTorch's recorder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rank(sink: Sink, recorder: FakeWorkerServer, tmp_path: Path) -> Iterator[Pla
 def test_calls_that_a_device_is_in_are_ended_for_a_peer_that_hangs_too(
     recorder: FakeWorkerServer, tmp_path: Path
 ) -> None:
-    """Of a call that its device has not begun it is not known that it waits for a peer."""
+    """A call that the device has not begun may not wait for a peer, so it is not ended."""
     env = {"BACKEND": "nccl", "RECORDER": str(tmp_path / "recorder"), "OTEL_FR_STALL_SECONDS": "1"}
     env["OTEL_FR_ON_PEER_FAILURE"] = "abort"
     with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, **env}) as rank:
@@ -74,7 +74,7 @@ def test_a_recorder_that_answers_slowly_makes_no_healthy_rank_stall(tmp_path: Pa
     number, later = 0, time.time_ns() + 60_000_000_000
 
     def answered() -> bytes:
-        time.sleep(0.7)  # as long as it took when it is sent, what it says is old
+        time.sleep(0.7)  # so the answer is this old when it is sent
         done = [ended(one, time_created_ns=later) for one in range(max(1, number - 20), number)]
         return answer([*done, begun(number, time_created_ns=later)] if number else [])
 
@@ -85,7 +85,7 @@ def test_a_recorder_that_answers_slowly_makes_no_healthy_rank_stall(tmp_path: Pa
             while number < 40:
                 number += 1
                 enqueue(rank, 1)
-                time.sleep(0.25)  # a job that moves
+                time.sleep(0.25)  # the job moves
             assert sink.named("torch.rank.progress")
             assert not sink.named("torch.collective.stalled")
             assert not sink.named("torch.flight_recorder.written")
@@ -195,7 +195,7 @@ def test_a_recorder_that_cannot_be_read_leaves_calls_unknown(
     sink.wait(lambda: len(sink.spans) == 2)
     assert states(sink) == ["unknown"] * 2
     assert len(recorder.asked) == MAX_FAILURES
-    enqueue(rank, 1)  # at once from now on
+    enqueue(rank, 1)  # from now on, spans are sent at once
     sink.wait(lambda: len(sink.spans) == 3)
     assert len(recorder.asked) == MAX_FAILURES
     assert rank.end("leave", clean=True) == 0
@@ -219,7 +219,7 @@ def test_an_answer_is_bounded_in_size_and_time(recorder: FakeWorkerServer, tmp_p
 
 
 def test_without_a_recorder_nccl_inspectors_file_tells_how_long_the_device_took(tmp_path: Path) -> None:
-    """The file is made by the documented format: there is no NCCL here."""
+    """The test writes the file in the documented format, because there is no NCCL here."""
     folder = tmp_path / "inspector"
     env = {"BACKEND": "nccl", "OTEL_METRIC_EXPORT_INTERVAL": "500", "RANK": "2", "OTEL_FR_STALL_SECONDS": "60"}
     asked = {"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_DUMP_DIR": str(folder)}
@@ -237,5 +237,5 @@ def test_without_a_recorder_nccl_inspectors_file_tells_how_long_the_device_took(
         path.write_text(nccl_inspector.text(lines))
         assert played.end("leave", clean=True) == 0
         played.monitor_end()
-        assert collector.metric(f"{name}_count") == 3  # what was written last is read at the end
+        assert collector.metric(f"{name}_count") == 3  # the last lines are read at the end
         assert collector.metric(f"{name}_sum", backend="nccl") == pytest.approx(0.06)

@@ -1,4 +1,4 @@
-"""Ring files left behind do not accumulate in shared memory."""
+"""Abandoned ring files do not accumulate in shared memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_only_old_files_of_ended_ranks_are_removed(tmp_path: Path) -> None:
         (ProcessState.CLEAN, pid_namespace(), True),
         (ProcessState.EXITING, pid_namespace(), False),
         (ProcessState.RUNNING, pid_namespace(), False),
-        (ProcessState.CLEAN, "pid:[1]", False),  # another container's, on the same machine
+        (ProcessState.CLEAN, "pid:[1]", False),  # of another container on the same machine
     ],
 )
 def test_the_ring_of_a_rank_that_ended_cleanly_is_removed_at_once(

@@ -1,4 +1,4 @@
-"""A process that becomes a rank of another run: its monitor ends the run before, and continues with the new rank."""
+"""A process that becomes a rank of another run. Its monitor ends the old run, and continues with the new rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OLD, NEW = (identity.run_id("job-7", 1, nonce) for nonce in ("n0", "n1"))
 
 
 def test_spans_reports_commands_and_files_are_those_of_the_rank_in_its_present_run(tmp_path: Path) -> None:
-    env = {"RANK": "2", "OTEL_FR_STALL_SECONDS": "1000"}  # a rank that stalls before that writes its file, too
+    env = {"RANK": "2", "OTEL_FR_STALL_SECONDS": "1000"}  # a stalled rank would write its file, too
     with grpc_sink(control=True) as sink, play(tmp_path, env | {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
         sink.event("torch.rank.started")
         sink.wait(lambda: sink.watchers, what="control stream")

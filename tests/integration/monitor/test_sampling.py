@@ -1,4 +1,4 @@
-"""A real monitor that sends a sample of the spans, in requests as OpenTelemetry's variables say."""
+"""A real monitor that sends a sample of the spans, as OpenTelemetry's variables say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUP = identity.group_id("0", RANKS)
 
 
 def sent(sink: Sink) -> set[int]:
-    """Record ids of the spans that have arrived."""
+    """Return the record ids of the spans that have arrived."""
     key = "torch.collective.record_id"
     return {one.value.int_value for span in sink.spans for one in span.attributes if one.key == key}
 
@@ -54,7 +54,7 @@ def test_a_sample_is_sent_with_what_fails_and_what_an_incident_asks_for(tmp_path
             left_out = [n for n in range(200) if n not in expected]
             sink.wait(lambda: sent(sink) >= expected | set(left_out[-64:]), what="the calls before the incident")
             rank.do("finish")
-            rank.do("issue", n=50)  # fewer calls than show which are slow: those are sent, too
+            rank.do("issue", n=50)  # too few to show which calls are slow: slow calls are sent, too
             later = {number - 1 for number in range(203, 253) if in_sample(number, 0.25)}
             wanted = expected | set(left_out[-64:]) | {201, trace - 1} | later
             sink.wait(lambda: sent(sink) >= wanted, what="the call that was in flight, and the incident's")

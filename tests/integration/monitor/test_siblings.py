@@ -1,4 +1,4 @@
-"""The monitors of one machine share a control stream: who watches, and what reaches the others."""
+"""The monitors of a machine share a control stream: the choice of the watcher, and messages to the others."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from tests.support.waiting import PATIENCE, until
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may let a second pass between any two steps; these times only bound what others wait."""
+    """Lengthen times that only bound others' waits: on a busy machine, any step may take a second."""
     for name in ("TAKE_SECONDS", "HEARD_SECONDS", "HANDOVER_SECONDS"):
         monkeypatch.setattr(siblings, name, PATIENCE)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Longer than a socket's address."""
+    """A folder with a path that is longer than a socket's address."""
     made = tmp_path / ("x" * 120) / "run-1"
     made.parent.mkdir()
     return made
@@ -66,7 +66,7 @@ def sibling(folder: Path, rank: int) -> Line:
 
 
 def received(line: Line, kind: bytes = COMMAND) -> bytes:
-    """The rest of the next packet of that kind; heartbeats may come between."""
+    """Return the content of the next packet of that kind. Heartbeats may come before it."""
     while packet := line.receive(PATIENCE):
         if packet[:1] == kind:
             return packet[1:]
@@ -85,7 +85,7 @@ def test_one_monitor_watches_and_passes_on_what_is_for_the_others(folder: Path) 
     hub.changed.clear()
     one.hang_up()
     assert hub.changed.wait(PATIENCE)
-    until(lambda: hub.ranks() == [2])  # the change that it waited for may be that the second one has come
+    until(lambda: hub.ranks() == [2])  # the change that it waited for may be the arrival of the second monitor
     hub.close()
 
 
@@ -238,10 +238,10 @@ def test_a_watcher_that_leaves_passes_commands_on_until_another_one_watches(fold
 
 
 class Monitors:
-    """The control clients of ranks of one machine.
+    """The control clients of one machine's ranks.
 
     Attributes:
-        taken: for each rank, the commands that it has received.
+        taken: rank -> the commands that it has received.
     """
 
     def __init__(self, sink: Sink, folder: Path) -> None:
@@ -269,7 +269,7 @@ class Monitors:
             client.stop()
 
     def received(self, kind: str) -> list[int]:
-        """The ranks that have received such a command."""
+        """Return the ranks that have received this kind of command."""
         return [rank for rank, taken in self.taken.items() if any(one.HasField(kind) for one in taken)]
 
 
@@ -308,7 +308,7 @@ def test_no_command_is_lost_when_the_watcher_leaves(
     sink: Sink, monitors: Monitors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(siblings, "HEARTBEAT_SECONDS", 0.02)
-    monkeypatch.setattr(client_module, "OVERLAP_SECONDS", 1.0)  # what is on its way comes in this time
+    monkeypatch.setattr(client_module, "OVERLAP_SECONDS", 1.0)  # messages on their way arrive in this time
     sink.has_queues = True
 
     def send_on_all(command: Command) -> None:
@@ -343,7 +343,7 @@ def test_no_command_is_lost_when_the_watcher_leaves(
 def test_a_monitor_that_did_not_find_the_watcher_at_first_looks_again_soon_then_less_often(
     sink: Sink, monitors: Monitors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy machine starts a watcher that answers late."""
+    """On a busy machine, a new watcher may answer late."""
     monitors.start(0)
     waits: list[float | None] = []
     watch = ControlClient._watch

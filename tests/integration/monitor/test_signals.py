@@ -1,4 +1,4 @@
-"""Signals to a rank's process: they reach it while it lives, and nothing else afterwards. And to its monitor."""
+"""Signals to a rank's process reach it while it lives, and no other process later. Also signals to its monitor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_monitor_that_is_stopped_stays_so_while_its_rank_lives_and_ends_after_
         return found is not None and found.letter == "T"
 
     with play(tmp_path, {}) as rank:
-        rank.do("say_bye")  # the monitor is up
+        rank.do("say_bye")  # so the monitor runs
         os.kill(rank.monitor, signal.SIGSTOP)
         assert wait_for(is_stopped)
         rank.do("issue", n=10)

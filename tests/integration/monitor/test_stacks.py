@@ -1,4 +1,4 @@
-"""Stacks: asked for, or forced out of a process that does not answer."""
+"""Stacks that a process sends when asked, and stacks of a process that does not answer."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def run(request: StackRequest) -> Stacks:
 
 
 def letter(pid: int) -> str:
-    """The state of a process's main thread."""
+    """Return the state of a process's main thread."""
     found = process_state(pid)
     assert found is not None
     return found.letter
@@ -91,7 +91,7 @@ def rank_of(pid: int) -> RankProcess:
 def test_a_process_that_holds_the_gil_shows_its_stack(
     stuck: tuple[subprocess.Popen[bytes], dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacks, "FILE_SECONDS", PATIENCE)  # a busy machine writes it late, and with pauses
+    monkeypatch.setattr(stacks, "FILE_SECONDS", PATIENCE)  # a busy machine writes the file late, and with pauses
     monkeypatch.setattr(stacks, "QUIET_SECONDS", 0.5)
     process, meta = stuck
     until(lambda: letter(process.pid) == "S")  # in sleep()
@@ -104,7 +104,7 @@ def test_a_process_that_holds_the_gil_shows_its_stack(
     assert "in other" in second
     assert "what was there before" not in found.text
     with pytest.raises(subprocess.TimeoutExpired):
-        # Its wait continues: a signal to the main thread would have cut it short.
+        # The process still waits: a signal to the main thread would have ended its wait.
         process.wait(0.2)
 
 
@@ -119,7 +119,7 @@ def test_an_answer_in_time_sends_no_signal(stuck: tuple[subprocess.Popen[bytes],
 
 
 def test_a_rank_that_waits_for_a_cpu_is_given_more_time() -> None:
-    """On a machine with more threads than CPUs; here the thread that answers runs all the time."""
+    """As on a machine with more threads than CPUs. Here the answering thread runs all the time."""
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         meta = {"responder_tid": int(process.stdout.readline())}
@@ -141,7 +141,7 @@ def test_a_rank_that_waits_for_a_cpu_is_given_more_time() -> None:
 def test_a_rank_that_py_spy_reads_is_neither_stopped_nor_blocked(
     stuck: tuple[subprocess.Popen[bytes], dict[str, object]],
 ) -> None:
-    """A child of the monitor traces it, as py-spy does, which stops it."""
+    """A child of the monitor traces the rank, like py-spy, which stops it."""
     process, meta = stuck
     command = [sys.executable, "-c", TRACES, str(process.pid)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tracer:
@@ -184,7 +184,7 @@ def test_no_signal_is_sent_unless_the_rank_has_prepared_for_it(
 def test_no_signal_is_sent_to_a_rank_that_has_changed_its_handler(
     change: str, stuck: tuple[subprocess.Popen[bytes], dict[str, object]]
 ) -> None:
-    """The default ends a process. Where the program sets a handler of its own, the rank removes the file."""
+    """The default handler ends a process. If the program sets its own handler, the rank removes the file."""
     process, meta = stuck
     if change == "the default":
         meta["stack_signal"] = int(signal.SIGUSR1)
@@ -198,7 +198,7 @@ def test_no_signal_is_sent_to_a_rank_that_has_changed_its_handler(
 
 
 def test_no_signal_is_sent_to_a_later_process_of_the_same_pid(tmp_path: Path) -> None:
-    """A signal without a handler would end that process."""
+    """Without a handler the signal would end that process."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         meta: dict[str, object] = {
             "stack_signal": int(signal.SIGUSR2),

@@ -1,4 +1,4 @@
-"""The kernel's TCP sockets, as this machine's kernel describes them."""
+"""TCP sockets, as this machine's kernel describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two ranks of one machine and their monitors, which are real: what one sends for both, and what its end changes."""
+"""Two ranks of a machine and their real monitors: what one sends for both, and the effect of its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def serves_both(request: WatchRequest) -> bool:
 
 @contextlib.contextmanager
 def two_ranks(folder: Path, sink: Sink) -> Iterator[tuple[Played, Played]]:
-    """The first one's monitor watches for both. Both are killed at the end, which is quicker."""
+    """Start two ranks. The first rank's monitor watches for both. At the end, both are killed, which is faster."""
     (folder / "rings").mkdir()
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "RINGS": str(folder / "rings"), "OTEL_FR_STALL_SECONDS": "1000"}
     with contextlib.ExitStack() as stack:
@@ -61,7 +61,7 @@ def kill_monitor(rank: Played) -> None:
 def test_a_failure_is_told_to_the_others_when_it_takes_the_watcher_along(
     fault: Callable[[Played], None], tmp_path: Path, sink: Sink
 ) -> None:
-    """A collector repeats to whoever begins to watch what it has said of failed ranks; this one says it once."""
+    """A real collector repeats failures to each new watcher. This one reports the failure once."""
     with two_ranks(tmp_path, sink) as (first, _):
         fault(first)
         failed = Command(peer_failed=PeerFailed(ranks=[0], reason="rank 0 was killed", kind="ended"))
@@ -73,7 +73,7 @@ def test_a_failure_is_told_to_the_others_when_it_takes_the_watcher_along(
 
 
 def shared_requests(sink: Sink) -> list[int]:
-    """Numbers of the requests in which both ranks report their progress."""
+    """Return the numbers of requests in which both ranks report their progress."""
     ranks: dict[int, set[int]] = {}
     for event in sink.named("torch.rank.progress"):
         ranks.setdefault(event.request, set()).add(event.resource["torch.rank"])
@@ -81,7 +81,7 @@ def shared_requests(sink: Sink) -> list[int]:
 
 
 def test_the_ranks_of_a_machine_report_their_progress_in_one_request(tmp_path: Path, sink: Sink) -> None:
-    """A machine that holds one of the monitors up separates their reports, but not for long."""
+    """A machine that delays one monitor separates their reports, but not for long."""
 
     def report_only_together() -> bool:
         requests = [one.request for one in sink.named("torch.rank.progress")]

@@ -1,4 +1,4 @@
-"""A program that traces its own steps: the spans of its steps and calls link to its own."""
+"""A program with its own spans. otel-fr's spans of steps and calls link to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real monitor of a real process: what it reports, and when."""
+"""A real monitor of a real process: its reports, and their times."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.support.waiting import PATIENCE, until
 
 STALL = 1.0
 SOON = ANALYSIS_SECONDS + 5.0
-"""Seconds in which a monitor has said its last, on a machine so busy that its verdict does not end in time; one that
-waits for its endpoint takes `FAILED_SECONDS`."""
+"""Seconds in which a monitor ends, even if its verdict takes too long on a busy machine. A monitor that waits for its
+endpoint takes `FAILED_SECONDS`."""
 RUN = identity.run_id("job-7", 1, "n0")
 GROUP = identity.group_id("0", RANKS)
 
@@ -78,14 +78,14 @@ def test_the_user_s_resource_attributes_are_kept(sink: Sink, tmp_path: Path) -> 
 
 
 def test_progress_comes_each_second_with_rising_numbers_and_true_counts(sink: Sink, tmp_path: Path) -> None:
-    """The stall time is so long that no pause of a busy machine makes the rank report more often."""
+    """The stall time is long, so that pauses of a busy machine do not make the rank report more often."""
     begun = time.monotonic()
     with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "OTEL_FR_STALL_SECONDS": "60"}) as rank:
         rank.send_command("issue", n=30, every=0.1)
         reports = sink.events_named("torch.rank.progress", 4)
         assert all(event.at - begun >= number for number, event in enumerate(reports)), "one a second at most"
         assert rank.read()["done"] is None
-        rank.do("say_bye")  # it reports at once, and in full
+        rank.do("say_bye")  # the monitor reports at once, and in full
         numbers = [event.report["n"] for event in sink.events]
         assert numbers == sorted(set(numbers))
         last = sink.event("torch.rank.progress", where=lambda r: r["groups"][0]["issued"] == 30 and "brief" not in r)
@@ -132,7 +132,7 @@ def test_a_stalled_call_is_reported_once_with_stacks_and_a_file(sink: Sink, rank
     assert "stack" not in later
     assert len(sink.named("torch.collective.stalled")) == 1
     rank.do("finish")
-    rank.do("say_bye")  # it reports at once
+    rank.do("say_bye")  # the monitor reports at once
     moved = sink.event("torch.rank.progress", where=lambda r: r["n"] > later["n"] and not r["inflight"]).report
     assert "site" not in moved or moved["idle_s"] >= 0.8 * STALL, "the site is of the call that has ended"
 
@@ -189,7 +189,7 @@ def test_the_file_of_a_stall_that_is_over_is_replaced(sink: Sink, rank: Played) 
 def test_the_file_of_a_stall_shows_a_clean_end_that_comes_at_once(sink: Sink, rank: Played) -> None:
     rank.do("issue", complete=None)
     sink.event("torch.flight_recorder.written", where=lambda r: r["reason"] == "stall")
-    rank.send_command("finish")  # it continues without a pause, in which the fault would count as over
+    rank.send_command("finish")  # the rank continues without a pause, in which the fault would count as over
     assert rank.end("leave", clean=True) == 0
     until(lambda: load(file_of(rank)).facts.get("exit"))
     assert load(file_of(rank)).facts["exit"]["clean"] is True
@@ -279,7 +279,7 @@ def test_a_rank_that_dies_leaves_its_calls_its_ending_and_a_file(
 
 @pytest.mark.long
 def test_a_rank_that_ends_by_itself_when_its_monitor_would_end_it_ends_once_and_for_one_reason(tmp_path: Path) -> None:
-    """Ranks end shortly before and after their monitors' first signal."""
+    """Ranks end shortly before and after the first signal of their monitor."""
     after = [0.4 + 0.07 * number for number in range(8)]
     env = {"OTEL_FR_ON_HANG": "kill", "OTEL_FR_EXIT_GRACE": "1"}
     with grpc_sink() as sink, ExitStack() as stack:
@@ -297,9 +297,9 @@ def test_a_rank_that_ends_by_itself_when_its_monitor_would_end_it_ends_once_and_
     assert set(codes) <= {7, -signal.SIGTERM}
     for rank, code in enumerate(codes):
         found = exited[rank]
-        if found["exit"]["known"]:  # its parent, this test, may be faster than the monitor to take the status
+        if found["exit"]["known"]:  # this test, its parent, may take the status before the monitor
             assert found["exit"] == {"code": max(code, 0), "signal": max(-code, 0), "clean": False, "known": True}
-        # A rank may end on its own between its monitor's word that it will end it and the signal.
+        # A rank may end on its own between its monitor's announcement and the signal.
         assert found.get("on_hang", "") in (("kill",) if code < 0 else ("", "kill"))
         assert "sent SIGKILL" not in ranks[rank].stderr
 

@@ -1,4 +1,4 @@
-"""A rank that is gone at any instant leaves every call it issued, and nothing that it did not."""
+"""A rank that is killed at any instant leaves all calls that it enqueued, and no others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def kill_after(folder: Path, tickets: int, spin: int, program: Program) -> tuple
     return path, proof
 
 
-# Few shapes: the definitions never fill their half. Endless shapes with long call sites: it flips all the time.
+# Few shapes: the definitions never fill their half. Endless shapes with long call sites: the ring flips all the time.
 @pytest.mark.parametrize(("shapes", "site_bytes", "flipping"), [(10, SMALL_SITE, False), (10**9, 4000, True)])
 def test_sigkill_at_random_instants(tmp_path: Path, shapes: int, site_bytes: int, flipping: bool) -> None:
     program = Program(shapes, site_bytes)
@@ -61,9 +61,9 @@ def test_sigkill_at_random_instants(tmp_path: Path, shapes: int, site_bytes: int
         appended, completed = proof.words[0], proof.words[1]
         with RingReader.open(path) as reader:
             head = reader.head
-            # The call during which it was killed may be in the ring already.
+            # The call during the kill may already be in the ring.
             assert head in (appended, appended + 1)
-            # In a flip the generation before is retired before the new one has its number.
+            # A flip retires the old generation before it writes the number of the new one.
             firsts = [proof.first_of(reader.generation - before) for before in (1, 0)]
             records = list(reader.records())
             oldest = records[0].record_id if records else head
@@ -80,7 +80,7 @@ def test_sigkill_at_random_instants(tmp_path: Path, shapes: int, site_bytes: int
             assert reader.meta == {"rank": 3}
             (row,) = reader.groups()
             assert row.group == GROUP
-            # The numbers of the row follow the record, so they may be one call behind it.
+            # The row is written after the record, so it may be one call behind.
             assert head - row.issued in (0, 1)
             assert row.ended in (completed, completed + 1)
             flips += reader.generation - 1
@@ -91,7 +91,7 @@ WRITER_FILES = {inspect.getfile(base) for base in RingWriter.__mro__ if base is 
 
 
 class EveryInstant:
-    """Looks at the file before each bytecode of the writer, as if the rank had been killed there."""
+    """Calls ``look`` before each bytecode of the writer, as if the rank had been killed there."""
 
     def __init__(self, look: Callable[[bool], None]) -> None:
         self.look = look
@@ -129,7 +129,7 @@ def test_killed_before_any_bytecode_of_the_writer(tmp_path: Path) -> None:
     writer = RingWriter.create([tmp_path], "ring", capacity, {"step": 0})
     main = writer.add_group(GROUP)
     other = GroupDef("f" * 16, "1", "other", (0, 1), "gloo", 1)
-    # What is surely in the file; the call under way may be in it or not.
+    # Calls that must be in the file. The current call may be in it or not.
     appended = completed = 0
     first_of_generation = {0: 0, 1: 0}
     others: list[list[GroupDef]] = [[]]
@@ -140,7 +140,7 @@ def test_killed_before_any_bytecode_of_the_writer(tmp_path: Path) -> None:
             head = reader.head
             assert head in (appended, appended + 1)
             kept = max(0, head - capacity, first_of_generation[reader.generation - 1])
-            # At the beginning of a flip a generation is given up that the header does not count as given up yet.
+            # A flip first gives up a generation, and only then updates the header.
             less = max(kept, first_of_generation.get(reader.generation, 0)) if flipping else kept
             records = list(reader.records())
             ids = [record.record_id for record in records]

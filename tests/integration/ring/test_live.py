@@ -1,4 +1,4 @@
-"""A reader in another process: it sees what was written, and the writer never notices it."""
+"""A reader in another process sees the written records, and the writer never notices the reader."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     return found
 
 
-# A ring of 3 is overwritten under the reader's eyes all the time; call sites of 4000 bytes make it flip all the time.
+# A ring of 3 is overwritten all the time while it is read. Call sites of 4000 bytes make a ring flip all the time.
 @pytest.mark.parametrize(("capacity", "shapes", "site_bytes"), [(3, 5, SMALL_SITE), (64, 10**9, 4000), (5000, 7, 20)])
 def test_a_tailing_reader_sees_no_wrong_record(tmp_path: Path, capacity: int, shapes: int, site_bytes: int) -> None:
     program = Program(shapes, site_bytes)
