@@ -47,11 +47,11 @@ CALLS = [
     ("default_pg", "broadcast", [[16]], [[16]], "Float"),
     ("default_pg", "all_reduce", [[1024]], [[1024]], "Float"),
 ]
-"""One step of the simulated job: (kind of group, operation, input sizes, output sizes, dtype); 0: size of the group."""
+"""One step of the simulated job: (kind of group, operation, input sizes, output sizes, dtype). 0: the group's size."""
 
 
 def groups_of(rank: int, ranks: int) -> dict[str, tuple[str, list[int]]]:
-    """Kind -> (name, members) of the groups that ``rank`` is in."""
+    """Return kind -> (name, members) of the rank's groups."""
     first, place = rank - rank % TENSOR_PARALLEL, rank % TENSOR_PARALLEL
     return {
         "default_pg": ("0", list(range(ranks))),
@@ -61,7 +61,7 @@ def groups_of(rank: int, ranks: int) -> dict[str, tuple[str, list[int]]]:
 
 
 def dump(rank: int, ranks: int, entries: int) -> dict[str, Any]:
-    """The file of one rank. The culprit's tensor-parallel group waits in its last call, the others one call later."""
+    """Return one rank's file. The culprit's tensor-parallel group waits in its last call, the others one call later."""
     groups = groups_of(rank, ranks)
     # The last call that all ranks could enqueue is the last tensor-parallel call of a step.
     last = (entries - 2) // len(CALLS) * len(CALLS) - 5
@@ -117,7 +117,7 @@ def dump(rank: int, ranks: int, entries: int) -> dict[str, Any]:
 
 
 def write(folder: Path, ranks: int, entries: int) -> int:
-    """All ranks' files; returns the number of calls in them."""
+    """Write all ranks' files. Returns the number of calls in them."""
     calls = 0
     for rank in range(ranks):
         data = dump(rank, ranks, entries)
@@ -128,7 +128,7 @@ def write(folder: Path, ranks: int, entries: int) -> int:
 
 
 def family(pid: int) -> list[int]:
-    """A process and its descendants."""
+    """Return a process and its descendants."""
     found = [pid]
     for parent in found:
         with contextlib.suppress(OSError):
@@ -137,7 +137,7 @@ def family(pid: int) -> list[int]:
 
 
 def memory(pid: int) -> int:
-    """Bytes that a process and its descendants use now."""
+    """Return the bytes that a process and its descendants use now."""
     total = 0
     for one in family(pid):
         with contextlib.suppress(OSError, StopIteration):
@@ -184,7 +184,7 @@ def measure(command: list[str], limit: float) -> Cost:
 
 
 def names_the_culprit(printed: str) -> bool:
-    """True if the report accuses the one rank that did not join, and no other."""
+    """Return True if the report accuses the rank that did not join, and no other."""
     with contextlib.suppress(ValueError):
         causes = [found for found in json.loads(printed)["incidents"] if found["caused_by"] is None]
         return [found["culprit_ranks"] for found in causes] == [[CULPRIT]]

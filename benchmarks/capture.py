@@ -32,11 +32,11 @@ from otel_fr.capture.dispatcher import Kernels
 from otel_fr.capture.recorder import Recorder
 
 LIMIT_US = {"compiled": 0.5, "python": 25.0}
-"""Added to a collective by each engine, with its call site."""
+"""Microseconds that each engine may add to a collective with its call site."""
 
 CAPACITY = 20_000
 WARM_UP = 300
-"""Calls before each round: the first define what later ones refer to, and Python adapts the code to them."""
+"""Calls before each round. They add the definitions for later calls, and let Python specialize the code."""
 LIBRARIES = (f"{Path(str(torch.__file__)).parent}/", f"{Path(engines.__file__).parent}/")
 
 
@@ -77,7 +77,7 @@ def _recorder(engine: engines.Engine, folder: Path) -> Recorder:
 
 
 def _variants(folder: Path) -> dict[str, Callable[[], Any]]:
-    """Each engages a way of recording, for as long as its context."""
+    """Return contexts. Each engages a way of recording."""
     python_recorder = _recorder(engines.choose("python", torch), folder)
 
     @contextmanager
@@ -116,14 +116,14 @@ def _microseconds(call: Callable[[], object], count: int) -> float:
 
 
 def _first_tenth(values: list[float]) -> float:
-    """The value that a tenth of them are below."""
+    """Return the value that a tenth of them are below."""
     return sorted(values)[len(values) // 10]
 
 
 def measure(
     name: str, call: Callable[[], object], variants: dict[str, Callable[[], Any]], rounds: int, count: int
 ) -> dict[str, float]:
-    """Print one line for a call; returns what each variant adds to the bare one, in microseconds."""
+    """Print one line for a call. Returns the microseconds that each variant adds to the bare call."""
     results: dict[str, list[float]] = {key: [] for key in variants}
     for _ in range(rounds):
         for key, engage in variants.items():

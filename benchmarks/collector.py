@@ -47,7 +47,7 @@ from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState
 LIMIT_RATE = 50_000
 LIMIT_SINK_RATIO = 0.6
 LIMIT_GROWTH = 2.0
-"""Highest memory at more jobs and under overload, as a multiple of that at one job; including requests in flight."""
+"""Highest memory with more jobs and under overload, including requests in flight, as a multiple of one job's memory."""
 WORLD = 8
 SENDERS = 2
 AT_ONCE = 4
@@ -58,14 +58,14 @@ JOBS = 256
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 SPANS_PER_METRICS = 4_500
-"""Of one rank in `otel_fr.config.DEFAULT_METRIC_INTERVAL` at 300 calls a second."""
+"""Spans of one rank in `otel_fr.config.DEFAULT_METRIC_INTERVAL` at 300 calls a second."""
 KINDS = 10
-"""Of calls in a rank's metrics."""
+"""Kinds of calls in a rank's metrics."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """``requests`` of each sender, of ``batch`` spans, ``at_once`` in flight; ``metrics``: with those of the ranks."""
+    """Each sender has ``requests`` of ``batch`` spans, ``at_once`` in flight. ``metrics``: with the ranks' metrics."""
 
     jobs: int
     batch: int
@@ -75,7 +75,7 @@ class Load:
 
     @classmethod
     def of(cls, jobs: int, spans: int) -> Load:
-        """About so many spans, in batches as monitors make them if all jobs together send what a core can process."""
+        """Return a load of about so many spans, in monitors' batches if all jobs together send what a core can take."""
         batch = min(SpanBatching().batch_size, LIMIT_RATE // (jobs * WORLD))
         rounds = max(2, spans // (batch * jobs * WORLD))
         return cls(jobs, batch, rounds * jobs * WORLD // SENDERS)
@@ -98,7 +98,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Rates:
-    """The collector's spans/s per core, and its share of the sink's: the median of the rounds, which are pairs."""
+    """The collector's spans/s per core, and their ratio to the sink's: medians over the rounds, which are pairs."""
 
     rate: float
     of_sink: float
@@ -116,14 +116,14 @@ class Rates:
 
 
 class Request(NamedTuple):
-    """``spans``: how many; 0: it is of metrics."""
+    """``spans``: how many; 0: a request of metrics."""
 
     data: bytes
     spans: int
 
 
 def batches(jobs: int, batch: int, sender: int, metrics: bool = False) -> Iterator[Request]:
-    """Requests of this sender's ranks in turn, endlessly: forty signatures, ten call sites, one group for each job."""
+    """Yield requests of the sender's ranks in turn, endlessly: 40 signatures, 10 call sites, one group for each job."""
     ranks = tuple(range(WORLD))
     group = GroupDef(identity.group_id("0", ranks), "0", "default_pg", ranks, "nccl", 0)
 
@@ -161,7 +161,7 @@ def batches(jobs: int, batch: int, sender: int, metrics: bool = False) -> Iterat
 
 
 def _send(address: str, load: Load, sender: int, barrier: Barrier, answers: Queue[tuple[int, int]]) -> None:
-    """One sender process: some of its requests warm the receiver up, the rest are measured."""
+    """Run a sender process. Its first requests warm up the receiver, and the rest are measured."""
     made = batches(load.jobs, load.batch, sender, load.metrics)
     prepared = [next(made) for _ in range(load.requests)]
     channel = grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)])
@@ -182,7 +182,11 @@ def _send(address: str, load: Load, sender: int, barrier: Barrier, answers: Queu
 
 
 def _taken(spans: int, call: grpc.Future[bytes]) -> int:
-    """The spans that were accepted. Raises RuntimeError: metrics were not, so that they are not measured."""
+    """Return the number of accepted spans.
+
+    Raises:
+        RuntimeError: metrics were not accepted, so they would not be measured.
+    """
     error = call.exception()
     if error is not None and not spans:
         raise RuntimeError(f"a request of metrics was not accepted: {error}")
@@ -222,13 +226,13 @@ def show(name: str, result: Result, note: str = "") -> None:
 
 
 def correlated(server: Server, result: Result) -> str:
-    """A note on spans that the collector has not completed."""
+    """Return a note about spans that the collector has not completed."""
     kept = server.metric("otel_fr_collector_pending_calls")
     return "" if not kept else f"  {kept:,.0f} calls still pending"
 
 
 def compare_metrics(folder: Path, spans: int, rounds: int) -> int:
-    """The collector without the ranks' metrics and with them, in turn; the figure is the median of the ratios."""
+    """Measure the collector without and with the ranks' metrics, in turn. The figure is the median of the ratios."""
     load = Load.of(1, spans)
     ratios: list[float] = []
     rate = {False: 0.0, True: 0.0}

@@ -1,4 +1,4 @@
-"""`make soak`: jobs with one random fault each, and healthy ones: who is named, when survivors are freed, what is left.
+"""`make soak`: jobs with one random fault each, and healthy jobs: who is named, when survivors are freed, what is left.
 
     python benchmarks/faults.py [--runs 60] [--seed 0] [--stall 2] [--kinds kill,stop,...]
 
@@ -6,9 +6,9 @@ Each run is a job of four ranks under two torchruns, with DDP on gloo and OTEL_F
 of its own behind a relay that can be cut. One rank of the second torchrun is the victim. A survivor is freed when its
 step ends with an error; only those of the first torchrun are timed, since the second ends its own ranks when one fails.
 
-The table says by fault: jobs in which the victim was named, other causes named, calls ended in ranks that nothing was
-wrong with, seconds from the fault to the last survivor freed (median, 99th percentile), and processes and ring files
-left behind. The exit status is 1 if a fault is not named, or any of what must be zero is not.
+The table has for each fault: jobs in which the victim was named, other causes named, calls ended in healthy ranks,
+seconds from the fault to the last survivor freed (median, 99th percentile), and processes and ring files left behind.
+The exit status is 1 if a fault is not named, or if a figure that must be zero is not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tabulate import tabulate
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-# The tests are no installed package: they are found by the line above.
+# The tests are no installed package: the line above makes them importable.
 from tests.support.collector_process import Collector, running  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
 from tests.support.processes import kill, monitor_of, processes_with  # noqa: E402
@@ -47,7 +47,7 @@ NODES, RANKS_PER_NODE = 2, 2
 SURVIVORS = (0, 1)
 STARTED_SECONDS = 180.0
 DONE_SECONDS = 60.0
-"""Longest wait for the start of a job, and for what its fault causes."""
+"""Longest wait for the start of a job, and for the effect of its fault."""
 
 RIGHT = {
     "kill": {"rank_dead"},
@@ -62,16 +62,16 @@ RIGHT = {
     "monitor": set[str](),
     "none": set[str](),
 }
-"""Fault -> the categories that are right; empty: no incident may open.
+"""Fault -> the right categories; empty: no incident may open.
 
-``stop unseen``: the victim is stopped while the collector is cut off; ``network``: it is cut off for a while;
-``monitor``: the victim's monitor is killed; ``sleep unheard``: it is stopped, and the victim is only slow.
+``stop unseen``: the victim is stopped while the collector is cut off. ``network``: the collector is cut off for a
+while. ``monitor``: the victim's monitor is killed. ``sleep unheard``: the monitor is stopped, the victim is only slow.
 """
 MONITOR_SIGNALS = {"monitor": signal.SIGKILL, "sleep unheard": signal.SIGSTOP}
 UNSEEN_SECONDS = 8.0
-"""How long the collector is cut off then: longer than ``OTEL_FR_PEER_TIMEOUT``, so that all ranks fall silent."""
+"""Seconds for which the collector is cut off: longer than ``OTEL_FR_PEER_TIMEOUT``, so that all ranks fall silent."""
 FREES = {"kill", "raise", "stop", "stop unseen", "gil", "section"}
-"""Faults after which survivors must be freed; after the others, the job must finish."""
+"""Faults after which survivors must be freed. After other faults, the job must finish."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Outcome:
     """One run.
 
     Attributes:
-        freed: seconds from the fault until the last survivor was freed; None: not, or not to be.
+        freed: seconds from the fault until the last survivor was freed; None: some were not, or need not be.
         too_early: survivors that were freed while the collector was cut off.
         monitor: process id of the victim's monitor, if a signal was sent to it.
     """
@@ -97,7 +97,7 @@ class Outcome:
 
     @property
     def wrong(self) -> int:
-        """Causes that are not the fault."""
+        """The number of causes besides the fault."""
         return len(self.causes) - int(self.named)
 
     @property
@@ -108,7 +108,7 @@ class Outcome:
 
 
 class Job:
-    """A job that runs, and what its ranks have said."""
+    """A running job, and the messages of its ranks."""
 
     def __init__(self, kind: str, victim: int, step: int, env: dict[str, str]) -> None:
         port = free_port()
@@ -136,7 +136,7 @@ class Job:
                 self._news.notify_all()
 
     def wait(self, seconds: float, count: int, event: str, ranks: tuple[int, ...] = ()) -> bool:
-        """Wait for so many of these events. False: they did not come, or the job ended without them."""
+        """Wait for so many of these events. Returns False if they did not come, or the job ended without them."""
         with self._news:
             return self._news.wait_for(lambda: len(self.of(event, ranks)) >= count, seconds)
 
@@ -144,7 +144,7 @@ class Job:
         return [one for one in self.events if one["event"] == event and (not ranks or one["rank"] in ranks)]
 
     def end(self) -> None:
-        """End what still runs, the ranks that are stopped too."""
+        """Kill all processes that still run, including stopped ranks."""
         for pid in [*(process.pid for process in self.processes), *(one["pid"] for one in self.of("ready"))]:
             kill(pid, signal.SIGKILL)
         for process in self.processes:
@@ -160,7 +160,7 @@ def _collector(folder: Path) -> Iterator[tuple[Collector, Relay]]:
 
 
 def run(kind: str, seed: int, stall: float) -> Outcome:
-    """One job. ``seed`` chooses the victim and its step."""
+    """Run one job. ``seed`` chooses the victim and its step."""
     rng = random.Random(seed)
     victim, step = rng.randrange(RANKS_PER_NODE, NODES * RANKS_PER_NODE), rng.randrange(3, 8)
     outcome = Outcome(kind)
@@ -195,7 +195,7 @@ def run(kind: str, seed: int, stall: float) -> Outcome:
         outcome.causes = [(one["category"], tuple(one["culprit_ranks"])) for one in causes]
         outcome.named = any(category in RIGHT[kind] and ranks == (victim,) for category, ranks in outcome.causes)
         wait_for(lambda: not processes_with(str(rings)), DONE_SECONDS)
-        # The ring of a rank that did not end cleanly stays: it is evidence.
+        # The ring of a rank that did not end cleanly stays, as evidence.
         outcome.leftovers = [f"process {pid}" for pid in processes_with(str(rings))]
         if kind not in FREES:
             outcome.leftovers += [str(path) for path in rings.rglob("*") if path.is_file()]
@@ -227,7 +227,7 @@ def _follow(job: Job, kind: str, victim: int, outcome: Outcome, relay: Relay, ri
 
 
 def _await_verdict(collector: Collector, categories: set[str], victim: int) -> None:
-    """The verdict follows the survivors' release by a moment where gloo itself frees them."""
+    """Wait for the verdict. It comes a moment after the survivors are freed if gloo itself frees them."""
     wait_for(
         lambda: any(one["category"] in categories and one["culprit_ranks"] == [victim] for one in collector.causes()),
         DONE_SECONDS / 4,

@@ -1,12 +1,13 @@
-"""How large and how late a collector becomes while one tenant sends more than it can take.
+"""A collector's memory and delay while one tenant sends more than it can take.
 
 Two measurements, each with a collector of its own that has tokens for two tenants:
 
-* memory: one tenant sends valid telemetry that fills every limit; resident memory after each round, and /healthz.
-* alerts: one tenant sends new jobs with dead ranks without a pause, 300 in each request; how much later than without
-  them the stall of another tenant's job is alerted, and /healthz.
+* memory: one tenant sends valid telemetry that fills every limit. Figures: resident memory after each round, and the
+  latency of /healthz.
+* alerts: one tenant sends new jobs with dead ranks without a pause, 300 in each request. Figures: how much later the
+  stall of another tenant's job is alerted than without them, and the latency of /healthz.
 
-What other programs take from the processors does not count for /healthz, but it does for the alerts.
+Time in which other programs have the processors does not count for /healthz, but it does for the alerts.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ KINDS = (
     (floods.many_groups, LOGS),
 )
 AT_ONCE = 8
-"""Large requests that are sent at the same time."""
+"""Large requests in flight at the same time."""
 WAIT_SECONDS = 60.0
 
 
 def resident(collector: Collector) -> float:
-    """MiB now."""
+    """Return the collector's present memory in MiB."""
     return memory_mb(collector.process.pid, "VmRSS")
 
 
@@ -91,7 +92,7 @@ def memory(folder: Path, rounds: int) -> bool:
 
 
 def alert_delay(collector: Collector, alerts: AlertSink, job_id: str) -> float:
-    """Seconds from the last call of a light job's stalled collective to its alert."""
+    """Return the seconds from the last call of a small job's stalled collective to its alert."""
     with Job(Player(collector, OTHER_TEAM), 4, job_id) as job:
         job.step()
         job.all_reported()

@@ -1,10 +1,11 @@
-"""CPU that a verdict on one large job takes in the collector: one rank of it is missing, all others wait.
+"""CPU time of a verdict on one large job in the collector: one rank is missing, and all others wait.
 
     python benchmarks/judging_costs.py [--ranks 16384] [--rounds 3]
 
-In this process, without gRPC: the ranks report in full, that they stand still, and where they wait. Then the run is
-looked at, its state taken and judged, several times. CPU time of the thread, which is longer on a busy machine.
-Python's garbage collector is set as in the collector.
+All runs in this process, without gRPC. The ranks send full reports, then reports that they stand still, and then
+reports of their waits. Then three parts run several times: the look for waits, the snapshot of the state, and the
+verdict. The figures are the thread's CPU time, which is longer on a busy machine. Python's garbage collector is set as
+in the collector.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from otel_fr import semconv
 from otel_fr.match import diagnose
 
 START, STEADY, JUDGED = 1_000.0, -20.0, 4.6
-"""Of the collector's clock: the skip. Seconds after it: the full reports, the verdict."""
+"""The skip, on the collector's clock; seconds from it to the full reports, and to the verdict."""
 
 
 KEPT = 512 << 20
-"""Bytes for the run: enough for 100,000 ranks."""
+"""Most bytes of the run, enough for 100,000 ranks."""
 
 
 def stalled(job: Job) -> Run:
-    """The run, as the collector knows it when the wait is long enough."""
+    """Return the run as the collector knows it once the wait is long enough."""
     now = [START]
     runs = Runs(most=KEPT)
     ingest = Ingest(runs, Metrics(), lambda: now[0], lambda: 1e9 + now[0])
@@ -64,7 +65,7 @@ def stalled(job: Job) -> Run:
 
 
 def measure(job: Job, rounds: int) -> Iterator[tuple[str, float]]:
-    """What is done, and the seconds that it takes.
+    """Yield each part of the work, and its seconds.
 
     Raises:
         RuntimeError: the verdict is wrong.

@@ -1,4 +1,4 @@
-"""Time from the first waiting rank to the incident, at the default settings: the demo, several times.
+"""Time from the first waiting rank to the incident, at the default settings. Runs the demo several times.
 
 python benchmarks/latency.py [--runs 5]
 """

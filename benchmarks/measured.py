@@ -1,4 +1,4 @@
-"""What benchmarks share: a process seen from outside, a receiver of OTLP that does nothing, and a ring's records."""
+"""Code that benchmarks share: measurements of a process, an OTLP receiver that does nothing, a ring's definitions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from otel_fr.ring import SignatureDef, SiteDef
 
 SINK = Path(__file__).with_name("sink.py")
 SITES = [SiteDef((("/home/user/train.py", line, "step"), ("/home/user/run.py", 1, "main"))) for line in range(10)]
-"""Call sites."""
+"""Call sites for a ring's records."""
 
 
 def signature(shape: int) -> SignatureDef:
-    """Of an all_reduce on NCCL."""
+    """Return the signature of an all_reduce on NCCL."""
     sizes, kinds, size = ((1024, shape + 1),), ("BFloat16",), 2048 * (shape + 1)
     return SignatureDef(
         "all_reduce", "nccl", sizes, sizes, kinds, kinds, "sum", None, None, None, None, None, size, size
@@ -32,23 +32,23 @@ SIGNATURES = [signature(shape) for shape in range(40)]
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads of a process, and of its children that have ended, so far."""
+    """Return the CPU seconds so far of all threads of a process, and of its ended children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pid: int, key: str, file: str = "status") -> float:
-    """A line of ``/proc/PID/status``, such as VmRSS or VmHWM (the highest so far), or of another file there."""
+    """Return MiB from a line of ``/proc/PID/status``, such as VmRSS or VmHWM (the peak), or of another file there."""
     found = re.search(rf"^{key}:\s+(\d+)", Path(f"/proc/{pid}/{file}").read_text(), re.MULTILINE)
     return int(found[1]) / 1024 if found else 0.0
 
 
 WATCH_SECONDS = 0.2
-"""Between two looks at the memory of a server's children."""
+"""Seconds between two measurements of the memory of a server and its children."""
 
 
 class Server:
-    """A receiving process, which says on stderr where it listens."""
+    """A receiving process. It prints its addresses on stderr."""
 
     def __init__(self, folder: Path, command: list[str]) -> None:
         errors = folder / f"err-{time.monotonic_ns()}.txt"
@@ -64,9 +64,9 @@ class Server:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        """Note the memory of the process together with what its children do not share with it."""
+        """Note the memory of the process, together with memory that its children do not share with it."""
         pid = self.process.pid
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             while True:
                 total = memory_mb(pid, "VmRSS")
                 for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -79,7 +79,7 @@ class Server:
         return cpu_seconds(self.process.pid)
 
     def memory(self) -> float:
-        """Resident MB with the children's, the highest so far."""
+        """Return the peak of resident MiB, with the children's."""
         return max(self._highest, memory_mb(self.process.pid, "VmHWM"))
 
     def metric(self, name: str, **labels: str) -> float:
@@ -101,5 +101,5 @@ def collector(folder: Path, *options: str, address: str = "127.0.0.1:0") -> Serv
 
 
 def sink(folder: Path, protocol: str = "grpc") -> Server:
-    """``protocol``: as in ``OTEL_EXPORTER_OTLP_PROTOCOL``."""
+    """Start a receiver that does nothing. ``protocol``: as in ``OTEL_EXPORTER_OTLP_PROTOCOL``."""
     return Server(folder, [sys.executable, str(SINK), protocol])

@@ -30,7 +30,7 @@ WARM_UP_SECONDS = 4.0
 
 
 def _write(writer: RingWriter, group: int, rate: float, seconds: float) -> int:
-    """Record collectives at an even rate, each completed a millisecond later, with forty signatures and ten sites."""
+    """Record collectives at an even rate, with 40 signatures and 10 sites. Each completes a millisecond later."""
     start = time.monotonic()
     sequence = 0
     pending: list[tuple[int, int]] = []
@@ -84,7 +84,7 @@ def main() -> int:
             written = _write(writer, group, options.rate, options.seconds)
             cpu, wall = cpu_seconds(monitor.pid) - cpu, time.monotonic() - wall
             steady = memory_mb(monitor.pid, "VmRSS")
-            monitor.send_signal(10)  # SIGUSR1: writing its file takes the most memory
+            monitor.send_signal(10)  # SIGUSR1: the monitor needs the most memory to write its file
             deadline = time.monotonic() + 20
             while not Path(folder, "otel_fr_rank_0").exists() and time.monotonic() < deadline:
                 time.sleep(0.01)

@@ -1,7 +1,7 @@
-"""What one rank report costs in the collector, without gRPC: `Ingest.take` in this process.
+"""The cost of one rank report in the collector, without gRPC: `Ingest.take` in this process.
 
-CPU time of the thread, 64 ranks to a request, the best of several rounds over all ranks. The ratio to msgspec's
-decoding of the same texts into plain objects depends less on the machine, and on what else it does.
+The figures are CPU time of the thread, with 64 ranks in a request, and the best of several rounds over all ranks. The
+ratio to msgspec's decoding of the same texts into plain objects depends less on the machine and its load.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from otel_fr import semconv
 
 RANKS = 2_048
 JOBS = 4
-"""Rounds of what a rank sends once in a wait."""
+"""Rounds for reports that a rank sends once in a wait."""
 BEST_OF = 8
 """Rounds of decoding."""
 
 
 @dataclass
 class Cost:
-    """Of one report of a kind: microseconds of CPU to take it and to decode its JSON, and bytes with its resource."""
+    """Costs of one kind of report: CPU microseconds to take it and to decode its JSON, and bytes with its resource."""
 
     kind: str
     take_us: float
@@ -39,7 +39,7 @@ class Cost:
 
 
 def measure() -> list[Cost]:
-    """The kinds of reports, in the order in which the ranks of a job send them."""
+    """Measure the kinds of reports, in the order in which a job's ranks send them."""
     ranks = [tuple(range(start, start + BATCH)) for start in range(0, RANKS, BATCH)]
     found: dict[str, Cost] = {}
     for number in range(JOBS):
@@ -63,7 +63,7 @@ def measure() -> list[Cost]:
 
 
 def _timed(steps: Sequence[tuple[str, list[bytes], float]]) -> Iterable[tuple[str, list[bytes], float]]:
-    """Each step with the seconds of CPU that a new collector takes for it."""
+    """Yield each step with the CPU seconds that a new collector takes for it."""
     now = [1_000.0]
     ingest = Ingest(Runs(), Metrics(), lambda: now[0], lambda: 1e9 + now[0])
     loop = asyncio.new_event_loop()
@@ -96,7 +96,7 @@ def _new(kind: str, requests: list[bytes]) -> Cost:
 
 
 def table(costs: Iterable[Cost]) -> str:
-    """For benchmarks/RESULTS.md."""
+    """Return the table for benchmarks/RESULTS.md."""
     rows = ["| report | CPU in the collector | times msgspec's decoding of its JSON | bytes |", "|---|---|---|---|"]
     rows += [f"| {one.kind} | {one.take_us} µs | {one.take_us / one.decode_us:.1f} | {one.bytes:,} |" for one in costs]
     return "\n".join(rows)

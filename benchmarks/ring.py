@@ -33,7 +33,7 @@ def nothing(calls: int) -> None:
 
 
 def measure(functions: dict[str, Callable[[int], None]], calls: int, repeats: int) -> dict[str, float]:
-    """Median nanoseconds per call of each, in turns."""
+    """Return each function's median nanoseconds per call. The functions take turns."""
     found: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         function(calls)
@@ -77,7 +77,7 @@ def main() -> None:  # noqa: C901, PLR0915
                 )  # fmt: skip
 
         def complete(calls: int) -> None:
-            # Records that are still in the ring, newest first, repeatedly.
+            # Records that are still in the ring, newest first, again and again.
             newest = ticket
             for number in range(calls):
                 writer.complete(newest - number % CAPACITY, group, number, 1, 123_456_999)
@@ -98,7 +98,7 @@ def main() -> None:  # noqa: C901, PLR0915
                 sections.step(number)
 
         def noticed(calls: int) -> None:
-            """Steps that each contain a step of an optimizer, which is noticed."""
+            """Record steps. Each contains a step of an optimizer, which otel-fr notices."""
             sections.watch_ends_by(steps._step_ended)
             for number in range(calls):
                 sections.step(number)

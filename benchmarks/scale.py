@@ -2,12 +2,13 @@
 
     python benchmarks/scale.py [--ranks 1024 16384 100000] [--jobs 2048x8] [--seconds 10] [--stalls 10] [--json]
 
-The ranks are simulated (`benchmarks.simulated_ranks`): no processes and no monitors, but their reports, made by the
-monitor's code, in the intervals of the monitor's rules, over gRPC to a real collector process: eight to a request, as
-the monitors of a machine send them; those of the largest jobs come through gateways, which batch more. Each rank is in
-three process groups: the world, eight neighbours, every eighth rank. After a steady phase one rank leaves out a
-collective of the world; all others wait there, say so as monitors do, and the collector has to name the rank. Then the
-rank makes its call, all move again, and the next stall follows. Of many jobs, one has this fault.
+The ranks are simulated (`benchmarks.simulated_ranks`): there are no processes and no monitors. The monitor's code makes
+their reports, in the intervals of the monitor's rules, and sends them over gRPC to a real collector process. A request
+has eight reports, as from the monitors of a machine; reports of the largest jobs come through gateways, which batch
+more. Each rank is in three process groups: the world, eight neighbours, every eighth rank. After a steady phase one
+rank leaves out a collective of the world. All others wait there and report it as monitors do, and the collector must
+name the rank. Then the rank makes its call, all move again, and the next stall follows. Of many jobs, one has this
+fault.
 
 CPU time is read from /proc, so it is right on a shared machine; "skip to incident" is wall time, and longer where the
 machine is busy. Prints tables for benchmarks/RESULTS.md, or one JSON value a line with ``--json``: the jobs, and what
@@ -45,41 +46,41 @@ from otel_fr.otlp_sender import CHANNEL_OPTIONS
 
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 GIVE_UP = 60.0
-"""Seconds after which an incident is not waited for any more."""
+"""Longest wait for an incident, in seconds."""
 TICK = 0.02
-"""Seconds between two looks at which simulated monitors are due to report; they have no event to wait for."""
+"""Seconds between two checks which simulated monitors are due to report. There is no event to wait for."""
 WARM_SECONDS, WARM_RANKS = 6.0, 4_096
-"""Seconds until each rank has reported in full and then briefly, and how many ranks add another second."""
+"""Seconds until each rank has sent a full and then a brief report, and the number of ranks that add a second."""
 MANY_JOBS = "2048x8"
 RESUMED_SECONDS = timeline.AGAIN_SECONDS + 5.0
-"""Between two stalls: one of the same rank that comes sooner is the same incident."""
+"""Seconds between two stalls. An earlier stall of the same rank would be the same incident."""
 SINK_SECONDS = 15.0
-"""For which the server that does nothing is measured."""
+"""Seconds for which the server that does nothing is measured."""
 STALLS = 10
 CONNECTIONS = 256
-"""At most; a collector takes 100 requests of one connection at a time."""
+"""Most connections. A collector takes 100 requests of one connection at a time."""
 T = TypeVar("T")
 MACHINE = 8
-"""Ranks of a machine, which report in one request."""
+"""Ranks of a machine. They report in one request."""
 DIRECT = 16_384
-"""Ranks of the largest job whose machines send to the collector. Machines of larger jobs send to gateways, which
-divide the job into `BATCHES` requests."""
+"""Most ranks of a job with machines that send to the collector. Machines of larger jobs send to gateways, which divide
+the job into `BATCHES` requests."""
 BATCHES = 256
 
 
 @dataclass
 class Result:
-    """Of one collector.
+    """The results of one collector.
 
     Attributes:
         jobs, ranks: how many jobs, of how many ranks each.
-        report_us: CPU of the collector per report while all is well, with everything else that it does, microseconds.
+        report_us: all CPU of the collector per report in the steady phase, in microseconds.
         core: share of a core in that time. per_rank_us: CPU per rank and second.
         report_bytes: of a report in a request, with its resource.
         sink_us: CPU per report of a server that takes the same requests and does nothing.
-        incidents_s: from the moment of each skip to its incident, seconds; `GIVE_UP`: there was none.
-        incident_cpu_s: CPU of the collector in that time, of the first skip.
-        refused: requests that the collector did not take.
+        incidents_s: seconds from each skip to its incident; `GIVE_UP`: there was none.
+        incident_cpu_s: CPU of the collector in that time, for the first skip.
+        refused: requests that the collector refused.
         judging_s: mean duration of a judgement.
         steady_mb, highest_mb: resident memory after the steady phase, and the highest.
         pages: path -> (milliseconds, bytes of the answer as it travels).
@@ -104,12 +105,12 @@ class Result:
 
 
 def batch_size(world: int) -> int:
-    """Ranks of a job of this size to a request."""
+    """Return the number of ranks in a request of a job of this size."""
     return MACHINE if world <= DIRECT else world // BATCHES
 
 
 def until(batches: list[Batch], end: float) -> None:
-    """All ranks move until then (monotonic)."""
+    """Let all ranks move until ``end`` (monotonic)."""
     while (now := time.monotonic()) < end:
         for batch in batches:
             batch.step(now, None)
@@ -117,9 +118,9 @@ def until(batches: list[Batch], end: float) -> None:
 
 
 def batches_of(jobs: list[Job], batch: int, longest: float) -> list[Batch]:
-    """The monitors, ``batch`` ranks to a request; the first job leaves a call out later, so it has requests of its own.
+    """Return the monitors, ``batch`` ranks to a request. The last batch is the culprit's.
 
-    The last one is the culprit's.
+    The first job has its own requests, because one of its ranks leaves out a call later.
     """
     first, *others = jobs
     ranks = [rank for rank in range(first.world) if rank != first.culprit]
@@ -138,7 +139,7 @@ def _pieces(items: list[T], size: int) -> list[list[T]]:
 
 
 def measure(count: int, world: int, batch: int, seconds: float, longest: float, stalls: int, folder: Path) -> Result:
-    """``count`` jobs of ``world`` ranks: ``seconds`` of steady reports, ``longest`` s apart at most, then the skips."""
+    """Run jobs of ``world`` ranks: ``seconds`` of steady reports, at most ``longest`` seconds apart, then the skips."""
     result = Result(count, world)
     jobs = [Job(world, number) for number in range(count)]
     server = collector(folder, "--job-memory", "768MiB")
@@ -171,7 +172,7 @@ def measure(count: int, world: int, batch: int, seconds: float, longest: float, 
 
 
 def begin(batches: list[Batch], jobs: list[Job]) -> None:
-    """The ranks, their groups and signatures are new; the first job is the one with a fault."""
+    """Warm up: let the collector learn ranks, groups and signatures. The first job will have the fault."""
     for one in batches:
         if one.job is jobs[0]:
             one.prepare()
@@ -186,7 +187,7 @@ class Incidents:
     """The incidents in a collector's file.
 
     Attributes:
-        latest: each as it was written last, by its id.
+        latest: id -> the incident's last state.
         twice: incidents that were written as new more than once.
     """
 
@@ -197,7 +198,7 @@ class Incidents:
         self.twice = 0
 
     def opened(self) -> list[dict[str, Any]]:
-        """Those that have opened since the last call."""
+        """Return the incidents that have opened since the last call."""
         if not self._path.exists() or self._path.stat().st_size == self._read:
             return []
         with self._path.open("rb") as file:
@@ -215,7 +216,7 @@ class Incidents:
 
 
 def _skip(result: Result, server: Server, batches: list[Batch], job: Job, incidents: Incidents) -> None:
-    """The culprit of the job leaves the call out; wait for the incident."""
+    """Let the job's culprit leave out a call, and wait for the incident."""
     incidents.opened()
     cpu, skipped = server.cpu(), time.monotonic()
     while (now := time.monotonic()) < skipped + GIVE_UP:
@@ -231,7 +232,7 @@ def _skip(result: Result, server: Server, batches: list[Batch], job: Job, incide
 
 
 def _resume(batches: list[Batch], job: Job) -> None:
-    """All ranks of the job move again for a while."""
+    """Let all ranks of the job move again for some time."""
     for batch in batches:
         if batch.job is job:
             batch.resume()
@@ -240,7 +241,7 @@ def _resume(batches: list[Batch], job: Job) -> None:
 
 @contextlib.contextmanager
 def connected(server: Server, batches: list[Batch]) -> Iterator[None]:
-    """The batches send to the server, over as many connections as there are, or as it needs."""
+    """Connect the batches to the server, over `CONNECTIONS` connections at most."""
     options = [*CHANNEL_OPTIONS, ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
     with contextlib.ExitStack() as stack:
         count = min(len(batches), CONNECTIONS)
@@ -251,7 +252,7 @@ def connected(server: Server, batches: list[Batch]) -> Iterator[None]:
 
 
 def _sink_us(batches: list[Batch], folder: Path) -> float:
-    """Microseconds of CPU per report of the server that does nothing."""
+    """Return the CPU microseconds per report of the server that does nothing."""
     server = sink(folder)
     try:
         with connected(server, batches):
@@ -287,12 +288,12 @@ def _pages(result: Result, server: Server) -> None:
 
     jobs = json.loads(get("jobs", "/api/v1/jobs"))["jobs"]
     get("job", f"/api/v1/jobs/{jobs[0]['id']}")
-    get("incidents", "/api/v1/incidents?view=brief&include=consequences")  # as the page asks for them
+    get("incidents", "/api/v1/incidents?view=brief&include=consequences")  # the page's request
     get("healthz", "/healthz")
 
 
 def table(results: list[Result]) -> str:
-    """For benchmarks/RESULTS.md."""
+    """Return the table for benchmarks/RESULTS.md."""
     head = ("jobs x ranks", "a report", "taken by a server that does nothing", "bytes a report", "of a core, steady",
             "skip to incident, median and worst", "CPU until then",
             "judgement", "memory steady, highest", "the job list", "the job's page")  # fmt: skip

@@ -1,10 +1,10 @@
-"""What can go wrong with a job of 100,000 ranks on one collector, and what the collector says of it.
+"""Faults of a job of 100,000 ranks on one collector, and the collector's incidents.
 
     python benchmarks/scale_faults.py [--ranks 100000] [--only NAME ...]
 
-The ranks are those of `benchmarks.scale`. A case is good if nobody is named but those at fault, each fault is told
-once, and the collector's memory stays below 2 GB. Seconds are wall time, longer on a busy machine; they and the memory
-are printed as a table for benchmarks/RESULTS.md. The exit status is 1 if a case is not good.
+The ranks are simulated as in `benchmarks.scale`. A case is good if only the faulty ranks are named, each fault is told
+once, and the collector's memory stays below 2 GB. Seconds are wall time, which is longer on a busy machine. Seconds and
+memory are printed as a table for benchmarks/RESULTS.md. The exit status is 1 if a case is not good.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from otel_fr.presentation import count_text
 from tests.support.verdicts import cause_incidents
 
 AFTER = 20.0
-"""Seconds after a rank was named in which more may be told."""
+"""Seconds after a rank was named in which the collector may report more."""
 GIVE_UP = 90.0
 AWAY = 20.0
-"""Seconds for which connections are lost."""
+"""Seconds for which connections stay lost."""
 MOST_MEMORY = 2_000.0
-"""MB."""
+"""Limit of the collector's memory, in MB."""
 
 
 @dataclass
 class Outcome:
-    """Of a case.
+    """The result of a case.
 
     Attributes:
-        named_s: from the fault, or the start of the collector, to the incident. said: of each cause, its beginning.
-        twice: incidents that were opened more than once. notes: what else it shows.
+        named_s: seconds from the fault, or the collector's start, to the incident. said: beginnings of the causes.
+        twice: incidents that were opened more than once. notes: further facts.
     """
 
     case: str
@@ -59,7 +59,7 @@ class Outcome:
 
 
 class Site:
-    """A collector and the ranks of jobs; the first job is the one with the fault."""
+    """A collector and the ranks of jobs. The first job has the fault."""
 
     def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
         self.jobs = list(jobs)
@@ -72,14 +72,14 @@ class Site:
 
     @property
     def causes(self) -> list[dict[str, Any]]:
-        """The incidents that are no other's consequence."""
+        """Return the incidents that are no consequences."""
         return cause_incidents(self.incidents.latest.values())
 
     def step(self, skipped_at: float | None, batches: Sequence[Batch]) -> None:
-        """Send what is due, and read what is told.
+        """Send the reports that are due, and read the incidents.
 
         Args:
-            skipped_at: since when the first job stands still (monotonic); None: it moves.
+            skipped_at: when the first job came to a stop (monotonic); None: it moves.
         """
         now = time.monotonic()
         for batch in batches:
@@ -88,13 +88,13 @@ class Site:
         time.sleep(TICK)
 
     def watch(self, seconds: float, skipped_at: float | None, batches: Sequence[Batch] | None = None) -> None:
-        """Send for so many seconds. ``batches``: those that send; None: all do."""
+        """Send for so many seconds. ``batches``: only these send; None: all."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.step(skipped_at, self.batches if batches is None else batches)
 
     def named_after(self, since: float, skipped_at: float, batches: Sequence[Batch] | None = None) -> float | None:
-        """Seconds from ``since`` until a rank is named; None: none was. Sends for `AFTER` seconds more."""
+        """Return the seconds from ``since`` until a rank is named; None: none was. Sends for `AFTER` seconds more."""
         named = None
         while named is None and time.monotonic() < since + GIVE_UP:
             self.step(skipped_at, self.batches if batches is None else batches)
@@ -104,7 +104,7 @@ class Site:
         return named
 
     def restart(self) -> float:
-        """Kill the collector and start it again at its address; returns when it takes requests (monotonic)."""
+        """Kill the collector, and start it again at its address. Returns when it takes requests (monotonic)."""
         self.highest = max(self.highest, self.server.memory())
         self.server.process.kill()
         self.server.process.wait()
@@ -112,7 +112,7 @@ class Site:
         return time.monotonic()
 
     def outcome(self, case: str, truth: set[int], named_s: float | None, notes: str = "") -> Outcome:
-        """``truth``: the ranks at fault."""
+        """Return the outcome of a case. ``truth``: the faulty ranks."""
         said = [f"{one['category']}: {one['summary']}"[:110] for one in self.causes]
         culprits = {rank for one in self.causes for rank in one["culprit_ranks"]}
         memory = round(max(self.highest, self.server.memory()))
@@ -134,7 +134,7 @@ def _running(*jobs: Job) -> Iterator[Site]:
 
 
 def killed(case: str, ranks: int) -> Outcome:
-    """A tenth of the ranks is killed at once; the others wait."""
+    """A tenth of the ranks is killed at once. The others wait."""
     job = Job(ranks)
     with _running(job) as site:
         lost = [one for at, one in enumerate(site.batches) if at % 10 == 9 or one is site.batches[-1]]
@@ -148,7 +148,7 @@ def killed(case: str, ranks: int) -> Outcome:
 
 
 def silent(case: str, ranks: int) -> Outcome:
-    """Half of the connections are lost and come back; the job is healthy. Then a rank leaves a call out."""
+    """Half of the connections are lost and come back, while the job is healthy. Then a rank leaves out a call."""
     job = Job(ranks)
     with _running(job) as site:
         site.watch(AWAY, None, site.batches[::2])
@@ -160,7 +160,7 @@ def silent(case: str, ranks: int) -> Outcome:
 
 
 def restarted(case: str, ranks: int) -> Outcome:
-    """The collector is killed and started again in the stall, before the rank is named and after."""
+    """The collector is killed and started again during the stall, before and after the rank is named."""
     job = Job(ranks)
     with _running(job) as site:
         skipped = time.monotonic()
@@ -172,7 +172,7 @@ def restarted(case: str, ranks: int) -> Outcome:
 
 
 def halves(case: str, ranks: int) -> Outcome:
-    """Two jobs of half of the ranks; in one of them a rank leaves a call out."""
+    """Two jobs with half of the ranks each. In the first, a rank leaves out a call."""
     jobs = Job(ranks // 2, 0), Job(ranks // 2, 1)
     with _running(*jobs) as site:
         since = time.monotonic()
@@ -180,7 +180,7 @@ def halves(case: str, ranks: int) -> Outcome:
 
 
 def local(case: str, ranks: int) -> Outcome:
-    """A rank leaves out a call of its group of eight; all others wait in the next call of the world."""
+    """A rank leaves out a call of its group of eight. All ranks outside wait in the next call of the world."""
     job = Job(ranks, is_local=True)
     with _running(job) as site:
         since = time.monotonic()
@@ -188,7 +188,7 @@ def local(case: str, ranks: int) -> Outcome:
 
 
 def apart(case: str, ranks: int) -> Outcome:
-    """Each rank is in a group that no other rank is the first of: more groups than the collector keeps."""
+    """Each rank is the first rank of its own group, which makes more groups than the collector keeps."""
     job = Job(ranks, own_groups=True)
     with _running(job) as site:
         since = time.monotonic()
@@ -208,7 +208,7 @@ CASES: dict[str, Callable[[str, int], Outcome]] = {
 
 
 def table(outcomes: Sequence[Outcome], ranks: int) -> str:
-    """For benchmarks/RESULTS.md."""
+    """Return the table for benchmarks/RESULTS.md."""
     rows = [f"| {ranks:,} ranks | named after | told | highest memory |", "|---|---|---|---|"]
     for one in outcomes:
         named = "nobody" if one.named_s is None else f"{one.named_s} s"

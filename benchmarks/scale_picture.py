@@ -1,4 +1,4 @@
-"""What a rank costs a collector, against the number of ranks: a picture of what `benchmarks/scale.py --json` printed.
+"""A picture of a collector's costs per rank, by the number of ranks, from the output of `benchmarks/scale.py --json`.
 
 python benchmarks/scale.py --json > scale.jsonl; python benchmarks/scale_picture.py scale.jsonl docs/images/scale.svg
 """
@@ -15,7 +15,7 @@ KEY, TITLE, COLOUR = "per_rank_us", "CPU of the collector, µs per rank and seco
 
 
 def picture(rows: list[dict[str, float]]) -> str:
-    """An SVG. ``rows``: of single jobs, rising by ranks."""
+    """Return an SVG. ``rows``: results of single jobs, by rising number of ranks."""
     low, high = math.log10(rows[0]["ranks"]), math.log10(rows[-1]["ranks"])
     largest = max(row[KEY] for row in rows)
     step = 5 if largest <= 40 else 20

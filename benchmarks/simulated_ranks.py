@@ -1,4 +1,4 @@
-"""The reports of simulated ranks: made by the monitor's code, at the times of its rules."""
+"""Reports of simulated ranks. The monitor's code makes them, at the times of the monitor's rules."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from otel_fr.rank_report import (
 )
 
 BATCH = 64
-"""Ranks to a request."""
+"""Ranks in a request."""
 CALLS_A_SECOND = 20
 STALL = 5.0
 """Default of ``OTEL_FR_STALL_SECONDS``."""
 
-# Numbers that stand in the requests, which are made once, for those that each sending puts in their place: of equal
-# length, and found nowhere else. The age is one at which a wait is not told yet.
+# Placeholders in requests, which are made only once. Each sending replaces them by numbers of equal length. They occur
+# nowhere else in a request. The age is below the age at which a wait is reported.
 NUMBER, CALLS, AGE = 70_000_000, 80_000_000, 0.454321
 STAMP = 0x7F5EED5EED5EED5E
-"""The time of the reports, Unix nanoseconds: 8 bytes in the requests."""
+"""Placeholder for the time of the reports in Unix nanoseconds, 8 bytes."""
 
 STACK = "Thread MainThread (most recent call last):\n" + "".join(
     f'  File "/job/src/trainer/module_{depth}.py", line {100 + depth}, in function_{depth}\n    result = step(batch)\n'
@@ -51,9 +51,10 @@ STACK = "Thread MainThread (most recent call last):\n" + "".join(
 
 
 def placed(request: bytes, number: int, calls: int, still: float, time_ns: int) -> bytes:
-    """The request with the report's number, how many calls the ranks have made, and for how long they stand still.
+    """Fill in a request's placeholders.
 
     Args:
+        number: of the report. calls: made by each rank. still: seconds for which the ranks have stood still.
         time_ns: when the reports are made, Unix nanoseconds.
     """
     request = request.replace(STAMP.to_bytes(8, "little"), time_ns.to_bytes(8, "little"))
@@ -63,15 +64,15 @@ def placed(request: bytes, number: int, calls: int, still: float, time_ns: int) 
 
 
 class Job:
-    """The reports of a job's ranks. Each is in the world, a group of eight neighbours, and one of every eighth rank.
+    """The reports of a job's ranks. Groups of a rank: the world, eight neighbours, every eighth rank.
 
     Args:
-        number: tells jobs of one size apart.
-        is_local: the call left out is one of the culprit's neighbours; the other ranks wait in the next of the world.
-        own_groups: each rank has another group, with the next rank.
+        number: distinguishes jobs of one size.
+        is_local: the culprit leaves out a call of its eight neighbours; ranks outside wait in the world's next call.
+        own_groups: each rank has a further group, with the next rank.
 
     Attributes:
-        culprit: the rank that leaves the call out.
+        culprit: the rank that leaves out the call.
     """
 
     def __init__(self, world: int, number: int = 0, *, is_local: bool = False, own_groups: bool = False) -> None:
@@ -84,7 +85,7 @@ class Job:
         self._began = time.monotonic()
 
     def calls_at(self, now: float) -> int:
-        """How many calls each rank has made by a monotonic time."""
+        """Return the number of calls that each rank has made by a monotonic time."""
         return CALLS + int(CALLS_A_SECOND * max(0.0, now - self._began))
 
     def _group(self, name: str, description: str, ranks: range, enqueued: int) -> ReportedGroup:
@@ -107,7 +108,7 @@ class Job:
         )
 
     def groups(self, rank: int, *, waits: bool) -> tuple[ReportedGroup, ...]:
-        """``waits``: in the call that is left out."""
+        """Return the rank's groups. ``waits``: the rank waits in the call that the culprit leaves out."""
         first, world, local = rank // 8 * 8, self.world, waits and self._waits_locally(rank)
         groups = [
             self._group("0", "default_pg", range(world), CALLS + (waits and not local)),
@@ -122,7 +123,7 @@ class Job:
         return self._is_local and rank // 8 == self.culprit // 8
 
     def is_witness(self, rank: int) -> bool:
-        """The rank says at once that it waits, as the monitor's rules have it."""
+        """Return True if the rank reports a wait at once by the monitor's rules."""
         return self.world <= CROWD or self._waits_locally(rank) or is_one(rank, self.world)
 
     def call(self, group: str, number: int, state: str, age: float) -> ReportedCall:
@@ -137,9 +138,11 @@ class Job:
     def report(
         self, rank: int, *, skipped: bool, told: bool, killed: bool = False, interval: float = DEFAULT_INTERVAL
     ) -> RankReport:
-        """Args:
-        skipped: the culprit has left its call out. told: with stacks. killed: its process was, at once.
-        interval: seconds to the next report, as announced.
+        """Return a rank's report.
+
+        Args:
+            skipped: the culprit has left out its call. told: with stacks. killed: the rank's process was killed.
+            interval: seconds to the next report, as announced.
         """
         is_culprit = rank == self.culprit
         waits = skipped and not is_culprit
@@ -171,9 +174,11 @@ class Job:
         killed: bool = False,
         interval: float = DEFAULT_INTERVAL,
     ) -> bytes:
-        """Args:
-        brief: as it is once a full one has been sent. listed: in the wait that it is in now.
-        interval: as in `report`.
+        """Return a request of reports.
+
+        Args:
+            brief: the reports are brief. listed: a full report in the present wait has been sent before.
+            interval: as in `report`.
         """
         request = ExportLogsServiceRequest()
         for rank in ranks:
@@ -186,7 +191,7 @@ class Job:
                     raise ValueError("a report that should be brief is not")
                 if listed:
                     report = structs.replace(report, in_flight=self.report(rank, skipped=skipped, told=False).in_flight)
-                elif skipped and rank != self.culprit:  # AGE is shorter than a wait that brief reports mention
+                elif skipped and rank != self.culprit:  # AGE is shorter than waits that brief reports mention
                     report = structs.replace(report, unlisted_s=AGE)
             record: LogRecord = log_record(event, report, STAMP)
             values: dict[str, str | int] = {
@@ -208,18 +213,18 @@ class Job:
 
 
 class Batch:
-    """The monitors of some ranks: they report when it is time, with one request under way at most.
+    """The monitors of some ranks. They report in time, with at most one request in flight.
 
     The ranks have moved as usual for long, and the collector allows long intervals (docs/reference/rank-report.md).
 
     Args:
-        parts: ranks of jobs of one size, of one job if that leaves a call out; then all of them are witnesses of the
-            world, or none is.
-        longest: seconds between reports that the collector allows.
+        parts: ranks of jobs of one size. For the job with the fault: ranks of this job alone, either all witnesses of
+            the world or none.
+        longest: longest interval that the collector allows, in seconds.
 
     Attributes:
-        ranks: of the first of its jobs. export: sends a request. due: when the next one is (monotonic).
-        sent, bytes: reports, and their bytes. refused: requests that were not taken.
+        ranks: of the first job. export: sends a request. due: time of the next request (monotonic).
+        sent, bytes: reports, and their bytes. refused: requests that the collector refused.
     """
 
     def __init__(self, parts: Sequence[tuple[Job, tuple[int, ...]]], longest: float) -> None:
@@ -250,7 +255,7 @@ class Batch:
         self._brief_until = STILL_SHARE * STALL if self._is_culprit else WAIT_SECONDS
 
     def _request(self, event: str, *, quick: bool = False, **form: bool) -> bytes:
-        """Encoded requests one after the other are one request.
+        """Return one request for all parts: encoded requests in a row are one request.
 
         Args:
             quick: the next report comes soon. form: as in `Job.request`.
@@ -259,7 +264,7 @@ class Batch:
         return b"".join(job.request(ranks, event, interval=interval, **form) for job, ranks in self._parts)
 
     def prepare(self) -> None:
-        """Make what is sent once the call is left out."""
+        """Make the requests for the time after the culprit has left out its call."""
         self._stopped = self._request(semconv.EVENT_PROGRESS, skipped=True, brief=True)
         self._listed = self._request(semconv.EVENT_PROGRESS, skipped=True, brief=True, listed=True)
         speaks = self._is_culprit or self._is_witness
@@ -269,11 +274,11 @@ class Batch:
             self._told = self._request(event, quick=True, skipped=True, told=True)
 
     def kill(self) -> None:
-        """The ranks' processes are killed, all at once; their monitors say so."""
+        """Report that all of the ranks' processes were killed at once."""
         self._send(self._request(semconv.EVENT_EXITED, killed=True), self.job.calls_at(time.monotonic()), 0.0)
 
     def resume(self) -> None:
-        """The culprit has made the call, so all ranks move again."""
+        """Let all ranks move again: the culprit has made its call."""
         self._is_told = self._has_listed = False
 
     def _interval(self, now: float, skipped_at: float | None) -> float:
@@ -285,7 +290,7 @@ class Batch:
         return self._cadence.interval(Situation(now_ns, since, oldest, since, is_witness))
 
     def step(self, now: float, skipped_at: float | None) -> None:
-        """Send what is due."""
+        """Send a request if it is due."""
         interval = self._interval(now, skipped_at)
         self.due = min(self.due, self._reported + interval) if self._reported else self.due
         speaks = skipped_at is not None and (self._is_culprit or self._is_witness)
@@ -293,7 +298,7 @@ class Batch:
         if has_told and now < self.due:
             return
         if self._under_way is not None and not self._under_way.done():
-            return  # a monitor, too, waits for the answer
+            return  # like a monitor, wait for the answer
         self.refused += self._under_way is not None and self._under_way.exception() is not None
         if has_told:
             self._reported, self.due = now, now + interval

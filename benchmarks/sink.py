@@ -1,4 +1,4 @@
-"""A receiver of OTLP that only decodes: ``sink.py grpc | http/protobuf``. It says its port as a collector does."""
+"""An OTLP receiver that only decodes: ``sink.py grpc | http/protobuf``. It prints its port like a collector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as tra
 
 
 class Servicer:
-    """OTLP's Export of one signal."""
+    """OTLP's Export service of one signal."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer

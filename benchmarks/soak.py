@@ -1,10 +1,10 @@
-"""Memory of four ranks that train for a while on gloo, and the incidents of such a healthy job: none is right.
+"""Memory of four ranks that train for some time on gloo, and the incidents of this healthy job: there must be none.
 
     python benchmarks/soak.py [--job fsdp2|noisy] [--seconds 600] [--engine compiled|python|off]
 
-fsdp2: with FSDP2, while a second thread issues collectives. noisy: with DDP, on ranks that are all late by chance.
-Every rank has its monitor, and the collector runs here too. The growth is how much each rank's resident memory grows
-from the first of ten samples to the last. Some of it is torch's own: --engine off shows how much.
+fsdp2: with FSDP2, while a second thread makes collectives. noisy: with DDP, on ranks that are all late by chance.
+Every rank has its monitor, and the collector runs on this machine, too. The growth is each rank's resident memory in
+the last of ten samples minus the first. torch itself causes some of it: --engine off shows how much.
 """
 
 from __future__ import annotations

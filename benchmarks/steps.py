@@ -6,24 +6,24 @@
 Jobs run side by side and take turns: while one runs a block of steps (0.15 s), the others wait. So other load on the
 machine affects all alike.
 
-* A recorded job (one for each capture engine; with its monitors, which send to a collector) runs each turn four blocks:
-  with recording, twice without, with recording again, or the other way around, so that what changes steadily cancels
-  out. Their ratio is the cost: of the CPU time of the training thread (backward runs in it, too), of all the rank's
-  threads (with those of gloo, which call back at the end of a call), and of the elapsed time. Without recording, the
-  kernels of the compiled engine are in hardware, but idle: benchmarks/capture.py says what that costs.
-* A job with PyTorch's own recorder, and where torch has it one with `FlightRecorderHook`, is compared with a job that
-  records nothing. So is a second job that records nothing: what such a comparison cannot tell apart.
+* A recorded job (one for each capture engine; with its monitors, which send to a collector) runs four blocks each turn:
+  with recording, twice without, with recording again, or the other way around, so that steady changes cancel out. The
+  cost is their ratio: of the CPU time of the training thread (backward runs in it, too), of the CPU time of all the
+  rank's threads (including gloo's, which call back at the end of a call), and of the elapsed time. Without recording,
+  the kernels of the compiled engine are installed, but idle: benchmarks/capture.py measures their cost.
+* A job with PyTorch's own recorder, and a job with `FlightRecorderHook` if torch has it, are compared with a job that
+  records nothing. A second job that records nothing is compared, too: it shows differences that mean nothing.
 
 PyTorch's recorder is off (``TORCH_FR_BUFFER_SIZE=0``) in all other jobs; its default is on. glibc keeps freed memory in
-all jobs (``MALLOC_TRIM_THRESHOLD_``), or page faults of the model's buffers, which are random, hide the rest.
+all jobs (``MALLOC_TRIM_THRESHOLD_``), because random page faults of the model's buffers would hide the costs.
 
-With ``--device cuda`` the jobs are on NCCL, and the goal is for the elapsed time: the training thread spends most of
-its time in waiting for the device. Recorded jobs leave PyTorch's recorder on then, which otel-fr reads, and have NCCL's
-calls timed, with recording and without; what these two cost by themselves are rows of their own. Not tried on a GPU.
+With ``--device cuda`` the jobs are on NCCL, and the goal is for the elapsed time: the training thread waits for the
+device most of the time. Recorded jobs then leave PyTorch's recorder on, which otel-fr reads, and time NCCL's calls,
+with recording and without. The costs of these two are separate rows. Not tried on a GPU.
 
 With ``--device fake`` each job is one process, in torch's fake process group of two: nothing is sent, and the step
-computes as before. A call is complete when it returns, so the training thread follows its end, too, which on gloo a
-thread of gloo does. Blocks are of 10 ms, or one step, so what slows the machine for longer slows all alike.
+computes as before. A call is complete when it returns, so the training thread also records its end; on gloo, a gloo
+thread does this. Blocks take 10 ms, or one step, so other load that lasts longer slows all alike.
 
 Each figure is the median of the ratios with its 95 % interval (from order statistics: no distribution is assumed). The
 interval narrows with the square root of the rounds. Two cores run one job of two ranks at a time, so any other load
@@ -61,20 +61,20 @@ from tests.support.ports import free_port
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).with_name("jobs") / "steps.py"
 RANKS = 2
-"""Unless ``--ranks`` says otherwise: on one GPU, ranks wait for their turns on it, which one rank does not."""
+"""Default of ``--ranks``. On one GPU, several ranks would wait for their turns, and a single rank does not."""
 BLOCK_SECONDS = {"cpu": 0.15, "cuda": 0.15, "fake": 0.01}
-"""Of a block, by device: short, for the speed of a machine changes from second to second. Where nothing is sent, it can
-be one step."""
+"""Seconds of a block, by device. Blocks are short, because a machine's speed changes from second to second. Without
+communication a block can be one step."""
 MONITOR_BLOCK_SECONDS = 8.0
-"""Of the block in which the monitor is measured; it works in rounds of up to a second."""
+"""Seconds of the block in which the monitor is measured. The monitor works in rounds of up to a second."""
 LEAST_ROUNDS = 12
 GOALS = {"ddp": 1.002, "fsdp2": 1.002, "tp": 1.05}
 PRECISION = {"ddp": 0.0005, "fsdp2": 0.0005, "tp": 0.005}
-"""Half an interval at which no more rounds are needed."""
+"""Half width of an interval that needs no more rounds."""
 MEASURES = ("thread", "process", "wall")
 HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 34), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
-"""glibc keeps what is freed, so that no step waits for pages that the one before it gave back. With its defaults a step
-of FSDP2 has 0 to 900 page faults, which depends on where small objects happen to be; that is up to 5 % of its time."""
+"""Makes glibc keep freed memory, so that no step waits for pages that the step before gave back. By default a step of
+FSDP2 has 0 to 900 page faults, depending on the places of small objects. That is up to 5 % of its time."""
 SHARED_GPU = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 """For ranks that share a GPU (tests/gpu/hardware.py). Ranks with GPUs of their own on one machine use no network."""
 NO_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
@@ -83,19 +83,19 @@ TIMED = "NCCL's timing"
 ROWS = ("python", "compiled", "torch's recorder", "FlightRecorderHook", TIMED, "off again")
 ENGINES = ROWS[:2]
 GOAL_OF = {"cpu": "thread", "cuda": "wall", "fake": "thread"}
-"""What the goals are for."""
+"""Device -> the measure of the goals."""
 NAMES = {"thread": "the training thread's CPU time", "wall": "the elapsed time"}
 LEFT_OUT = {"cpu": (TIMED,), "cuda": (), "fake": (TIMED, "torch's recorder", "FlightRecorderHook", "ddp")}
-"""Rows and kinds that a device does not have. Fake: PyTorch's recorder is part of the backends, and DDP takes the
-gradients from the value of a future, which this group leaves out."""
+"""Rows and kinds that a device lacks. Fake: PyTorch's recorder is part of the backends, and DDP takes gradients from
+the value of a future, which this group does not set."""
 ORDERS = ((True, False, False, True), (False, True, True, False))
-"""Of blocks with and without recording."""
+"""Orders of blocks with and without recording."""
 
 Costs = dict[str, float]
 
 
 class Shape(NamedTuple):
-    """Of the model of ddp and fsdp2: the width of its layers, and the rows of a batch."""
+    """The model of ddp and fsdp2: the width of its layers, and the rows of a batch."""
 
     width: int = 512
     batch: int = 64
@@ -105,7 +105,7 @@ SHAPE = Shape()
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, and the bounds of its 95 % interval, which are two of the values; see any text on order statistics."""
+    """Return the median, and the bounds of its 95 % interval, which are two of the values (order statistics)."""
     ordered = sorted(values)
     count = len(ordered)
     outside, total = 0, 0.0
@@ -153,7 +153,7 @@ class Job:
             ]
 
     def first_answers(self) -> list[dict[str, Any]]:
-        """What each rank says when it is ready."""
+        """Return the message of each rank when it is ready."""
         return [self._answer(rank) for rank in self.ranks]
 
     def run(self, kind: str, steps: int, record: bool) -> Costs:
@@ -190,7 +190,7 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 @contextlib.contextmanager
 def collector() -> Iterator[str]:
-    """A collector; its endpoint."""
+    """Run a collector, and yield its endpoint."""
     port = free_port()
     command = [str(BIN / "otel-fr"), "collector", "--grpc", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{free_port()}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -207,8 +207,8 @@ def collector() -> Iterator[str]:
 def jobs(
     endpoint: str, folder: Path, rows: Sequence[str], device: str = "cpu", ranks: int = RANKS, shape: Shape = SHAPE
 ) -> Iterator[dict[str, Job]]:
-    """The jobs of these rows and the reference, ready; by name. One that cannot record as it should is left out, and it
-    is said why."""
+    """Start the jobs of these rows and the reference. Yield the ready jobs by name. A job that cannot record as it must
+    is left out, and the reason is printed."""
     sending = {**({} if device == "cuda" else NO_RECORDER), "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
     if cache := os.environ.get("XDG_CACHE_HOME"):
         sending["XDG_CACHE_HOME"] = cache
@@ -240,12 +240,12 @@ def jobs(
 
 @dataclass
 class Results:
-    """Of one kind of step.
+    """The results of one kind of step.
 
     Attributes:
         ratios: by row and measure.
         steps: seconds of a step without recording, by measure.
-        monitors: by engine, seconds of CPU of a monitor for each second that the job records.
+        monitors: engine -> CPU seconds of a monitor for each second of the job, and for each step.
     """
 
     ratios: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -258,7 +258,7 @@ class Results:
             self.ratios.setdefault(row, {}).setdefault(measure, []).append(ratio)
 
     def is_precise(self, kind: str, measure: str) -> bool:
-        """What the goal is for is known well enough for both engines."""
+        """Return True if the goal's measure is known well enough for both engines."""
         found = [interval(self.ratios[row][measure]) for row in ENGINES if row in self.ratios]
         return all((high - low) / 2 <= PRECISION[kind] for _, low, high in found)
 
@@ -291,7 +291,7 @@ def play_round(running: dict[str, Job], kind: str, steps: int, results: Results,
 def measure_kind(
     running: dict[str, Job], kind: str, seconds: float, results: Results, choose: random.Random, device: str
 ) -> None:
-    """Rounds until the figures are precise, or the time is over; then the monitors."""
+    """Play rounds until the figures are precise or the time is over. Then measure the monitors."""
     step = running[REFERENCE].run(kind, 5, False)["wall"]
     steps = max(1, round(BLOCK_SECONDS[device] / step))
     start = time.monotonic()
@@ -314,7 +314,7 @@ def _figure(values: Sequence[float]) -> str:
 
 
 def _met(kind: str, row: str, results: Results, measure: str) -> str:
-    """Whether the goal is met."""
+    """Return whether the goal is met, as text."""
     ratios = results.ratios[row][measure]
     _, low, high = interval(ratios)
     if len(ratios) < LEAST_ROUNDS or low <= GOALS[kind] < high:

@@ -28,7 +28,7 @@ from otel_fr.match.rules import decide, rule_names
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-# The tests are no installed package: they are found by the line above.
+# The tests are no installed package: the line above makes them importable.
 from tests.support.random_jobs.healthy import HealthyRun, healthy_run  # noqa: E402
 from tests.support.random_jobs.paths import Comparison, compare_paths  # noqa: E402
 from tests.support.random_jobs.programs import LAYOUTS  # noqa: E402
@@ -38,15 +38,15 @@ from tests.support.random_jobs.several_faults import is_right, several_faults  #
 from tests.support.random_jobs.trials import KINDS, cells, random_trial  # noqa: E402
 
 LEAST_RIGHT_OF_SEVERAL = 0.98
-"""The same of programs with two faults: both are named if both show, and no other rank."""
+"""Least share of right verdicts on programs with two faults: they name both if both show, and no other rank."""
 LEAST_RIGHT = 0.994
-"""Share of the programs with a visible fault whose verdict is right, or ambiguous where a second explanation fits."""
+"""Least share of right or ambiguous verdicts on programs with a visible fault."""
 SEVERAL = ((2, 1), (3, 4))
-"""The number of faults in a program, and by what `--pairs` is divided for the number of such programs."""
+"""(faults in a program, divisor of `--pairs` that gives the number of these programs)."""
 MOST_DIFFERENT = 0.01
-"""Share of the programs whose verdict is worse from files or live: reports and files are not of one moment."""
+"""Highest share of programs with a worse verdict from files or live: reports and files are not of one moment."""
 STRIDE = 5
-"""Of the programs, every fifth is judged on all paths: it shares no factor with the layouts, so all come in turn."""
+"""Every fifth program is judged on all paths. 5 shares no factor with the number of layouts, so all come in turn."""
 
 
 def _faulty(job: tuple[int, str, str]) -> tuple[Score, Counter[str]] | None:
@@ -56,7 +56,7 @@ def _faulty(job: tuple[int, str, str]) -> tuple[Score, Counter[str]] | None:
 
 
 def _several(job: tuple[int, str, int]) -> tuple[int, bool, tuple[str, ...], Counter[str]] | None:
-    """Of several faults: how many show, whether the verdict is right, which they are, and the rules that decided."""
+    """Judge a job with several faults. Return how many show, if the verdict is right, the kinds, and the rules used."""
     trial = several_faults(*job)
     if trial is None:
         return None
@@ -82,7 +82,7 @@ def _healthy(job: tuple[int, str]) -> HealthyRun:
 def scores(
     programs: int, seed: int, kinds: Collection[str], pool: multiprocessing.pool.Pool, hits: Counter[str]
 ) -> list[Score]:
-    """As many scores as ``programs``, spread evenly over faults and layouts. ``hits``: adds the rules that decided."""
+    """Return scores of ``programs`` jobs, spread evenly over faults and layouts. Adds the rules used to ``hits``."""
     found: list[Score] = []
     rounds = itertools.count(seed)
     while len(found) < programs:
@@ -120,7 +120,7 @@ def judge_several(
 
 
 def judge_recoveries(count: int, seed: int, pool: multiprocessing.pool.Pool, show: int) -> float:
-    """Print how often the verdicts are right where a second fault strikes during recovery; the share of right ones."""
+    """Print how often verdicts are right if a second fault strikes during recovery. Returns the share that is right."""
     found: list[tuple[Recovery, str]] = []
     jobs = ((number, layout) for number in itertools.count(seed) for layout in LAYOUTS)
     while len(found) < count:
@@ -133,7 +133,7 @@ def judge_recoveries(count: int, seed: int, pool: multiprocessing.pool.Pool, sho
 
 
 def compare_all(count: int, seed: int, kinds: Collection[str], show: int, pool: multiprocessing.pool.Pool) -> float:
-    """Print how verdicts from files and of the collector differ from those in memory; the share of jobs that do."""
+    """Print how verdicts from files and live differ from verdicts in memory. Returns the share of jobs that differ."""
     rounds = (cell for number in itertools.count(seed) for cell in cells(number) if cell[1] in kinds)
     jobs = itertools.islice(rounds, 0, None, STRIDE)
     found: list[Comparison] = []
@@ -162,10 +162,10 @@ def _share(part: int, whole: int) -> str:
 
 
 def row(name: str, found: Iterable[Score]) -> list[str]:
-    """Name, programs, right, ambiguous, wrong, silent, precision, recall, F1.
+    """Return name, programs, right, ambiguous, wrong, silent, precision, recall, F1.
 
-    Precision: of the ranks named, those that are faulty, or belong to an explanation that fits as well. Recall: of the
-    faulty ranks, those named; where no rank can be named, or none is at fault, there is none to name.
+    Precision: the share of the named ranks that are faulty, or belong to an explanation that also fits. Recall: the
+    share of the faulty ranks that are named. If no rank can be named, or none is at fault, no rank counts as faulty.
     """
     found = [score for score in found if score.outcome != "unseen"]
     count = Counter(score.outcome for score in found)
@@ -181,14 +181,14 @@ def row(name: str, found: Iterable[Score]) -> list[str]:
 
 
 def table(head: str, rows: list[list[str]]) -> str:
-    """Markdown."""
+    """Return a table in Markdown."""
     names = [head, "programs", "right", "ambiguous", "wrong", "silent", "precision", "recall", "F1"]
     lines = [names, ["---", *["---:"] * (len(names) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def report(found: list[Score]) -> str:
-    """The tables by fault and by layout."""
+    """Return the tables by fault and by layout."""
     by_kind, by_layout = defaultdict[str, list[Score]](list), defaultdict[str, list[Score]](list)
     for score in found:
         by_kind[score.kind].append(score)

@@ -1,4 +1,4 @@
-"""The job of benchmarks/faults.py: `faults.py KIND VICTIM STEP`. Ranks say what happens, one JSON object a line."""
+"""The job of benchmarks/faults.py: `faults.py KIND VICTIM STEP`. Ranks print events, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import otel_fr
 KIND, VICTIM, STEP = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 STEPS = 20
 AFTER = 5.0
-"""Seconds until a rank that was freed ends, and with it, by its launcher, its neighbours: they must be freed, too."""
+"""Seconds from a rank's release to its end. Its launcher then ends its neighbours, which must be freed before."""
 PAUSE = 0.15
-"""Seconds between two steps: the job must last for longer than the network is cut."""
+"""Seconds between two steps. The job must last longer than the cut of the network."""
 
 
 def say(event: str, **values: object) -> None:

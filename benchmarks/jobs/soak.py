@@ -1,8 +1,8 @@
 """Trains for a while: argv[1] is the kind, argv[2] the seconds. Four ranks.
 
-fsdp2: with FSDP2, while a second thread issues collectives. noisy: with DDP, on ranks that are all late now and then,
-none more often than another. Each rank prints a line of its memory ten times after the first tenth of the time, and at
-the end what it recorded.
+fsdp2: with FSDP2, while a second thread makes collectives. noisy: with DDP, on ranks that are all late sometimes, and
+equally often. After the first tenth of the time each rank prints its memory ten times, and at the end the counts of its
+records.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ from otel_fr.ring import RingReader
 
 SHARES = 10
 LOADING = 0.04
-"""Mean seconds that a noisy rank sleeps before each step, and CPU work of a quarter of it: exponentially distributed,
-so that in most steps some rank is later than --straggler-seconds."""
+"""Mean seconds that a noisy rank sleeps before each step; CPU work takes a quarter of this. Both are exponentially
+distributed, so that in most steps some rank is later than --straggler-seconds."""
 LONG_LOAD, LONG_SECONDS = 0.02, (0.2, 0.8)
-"""How often it takes so much longer."""
+"""Share of the steps in which a noisy rank takes longer, and the seconds."""
 CHECKPOINT_STEPS, CHECKPOINT_SECONDS = 40, 0.5
-"""Rank 0 alone writes one."""
+"""Steps between two checkpoints, and the seconds of each. Only rank 0 writes them."""
 
 kind, seconds = sys.argv[1], float(sys.argv[2])
 torch.manual_seed(0)
@@ -40,7 +40,7 @@ counts = {"steps": 0, "issued by the second thread": 0}
 
 
 def tell(line: str) -> None:
-    """In one write, for the ranks share their output."""
+    """Print a line in one write, because the ranks share their output."""
     os.write(1, f"{line}\n".encode())
 
 
@@ -77,7 +77,7 @@ def fsdp2() -> None:
     is_over = torch.zeros(1)
 
     def issue() -> None:
-        """Equal calls on all ranks until rank 0 says that it is over, now and then of a shape that was never used."""
+        """Make equal calls on all ranks until rank 0 says that the job is over. Some have a new shape."""
         choose, stop = random.Random(1), torch.zeros(1)
         while not stop.item():
             sizes = [*(choose.choice((8, 64, 1024)) for _ in range(20)), choose.randrange(1, 200_000)]

@@ -1,8 +1,8 @@
-"""One rank of benchmarks/steps.py: runs the blocks of steps that its standard input asks for, and measures each.
+"""One rank of benchmarks/steps.py: runs blocks of steps on request from standard input, and measures each.
 
 argv: off | otel_fr | recorder | hook; cpu | cuda | fake; the width of the model, and the rows of a batch. Each line of
 the input is ``{"kind": KIND, "steps": N, "record": bool}``; each line of the output is one `Cost` as JSON. The first
-line says what is recorded, and by what.
+output line names the recorder.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SMALL_CALLS = 50
 """All-reduces of a tensor-parallel step."""
 LAYERS = 8
 MONITOR_SECONDS = 60.0
-"""Until a rank's monitor runs, on a busy machine."""
+"""Limit for the start of a rank's monitor, on a busy machine."""
 
 FAKE = sys.argv[2] == "fake"
-"""On the CPU, in a group whose other rank does not exist."""
+"""True: on the CPU, in a group in which the other rank does not exist."""
 DEVICE = "cpu" if FAKE else sys.argv[2]
 WIDTH, BATCH = int(sys.argv[3]), int(sys.argv[4])
 Step = Callable[[], None]
@@ -42,7 +42,7 @@ Step = Callable[[], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """What a block took, in seconds.
+    """The seconds of a block.
 
     Attributes:
         wall: elapsed time.
@@ -103,11 +103,11 @@ if FAKE:
 
 
 class Recording:
-    """Engages and releases this process's recording of calls. Everything else of the recording continues.
+    """Engages and releases this process's recording of calls. All other parts of the recording continue.
 
-    The compiled kernels stay in place, and pass calls on while they are released: to install them anew for each block
-    changes where in the heap the buffers of the model are, which costs more than the kernels. What they cost when they
-    record nothing is the row "idle" of benchmarks/capture.py. Those in Python are removed.
+    Released compiled kernels stay installed, and only pass calls on. A new installation for each block would move the
+    model's buffers in the heap, which costs more than the kernels. The row "idle" of benchmarks/capture.py shows their
+    cost when they record nothing. Released Python kernels are removed.
     """
 
     def __init__(self) -> None:
@@ -136,18 +136,18 @@ class Recording:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of another process; 0 for pid 0. From its CPU clock (`clock_getcpuclockid`, Linux)."""
+    """Return another process's CPU time, from its CPU clock (`clock_getcpuclockid`, Linux); 0 for pid 0."""
     return time.clock_gettime(~pid << 3 | 2) if pid else 0.0
 
 
 def synchronize() -> None:
-    """Wait for the device, if there is one, so that what it has to do for a step is measured with it."""
+    """Wait for the device, if there is one, so that its work for a step counts in this step."""
     if DEVICE == "cuda":
         torch.cuda.synchronize()
 
 
 def join() -> None:
-    """Make the default process group; with more ranks than GPUs they share them (tests/gpu/jobs/job.py)."""
+    """Make the default process group. If there are more ranks than GPUs, ranks share them (tests/gpu/jobs/job.py)."""
     if FAKE:
         dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
         return
@@ -162,7 +162,7 @@ def join() -> None:
 
 
 def measure(step: Step, steps: int, monitor: int) -> Cost:
-    step()  # the first after a change of the recorder; and no rank begins before the other
+    step()  # the first step after a change of the recorder; then the barrier lets both ranks begin together
     dist.barrier()
     synchronize()
     start = (time.perf_counter(), time.thread_time(), time.process_time(), cpu_seconds(monitor))
@@ -174,13 +174,13 @@ def measure(step: Step, steps: int, monitor: int) -> Cost:
 
 
 def hooked() -> Any:
-    """torch 2.14's `FlightRecorderHook`, attached to the default group; None: this torch has none."""
+    """Attach torch 2.14's `FlightRecorderHook` to the default group, and return it; None: this torch has none."""
     kind = getattr(torch._C._distributed_c10d, "FlightRecorderHook", None)
     return None if kind is None else kind.attach(dist.group.WORLD)
 
 
 def entries() -> int:
-    """How many calls PyTorch's own recorder has."""
+    """Return the number of calls in PyTorch's own recorder."""
     c10d = torch._C._distributed_c10d
     dump = c10d._dump_fr_trace_json if DEVICE == "cpu" else c10d._dump_nccl_trace_json
     return len(json.loads(dump()).get("entries", []))
@@ -214,7 +214,7 @@ def main(answers: TextIO) -> None:
 
 
 if __name__ == "__main__":
-    # gloo writes to standard output.
+    # gloo writes to standard output, so answers need another descriptor.
     with os.fdopen(os.dup(1), "w") as output:
         os.dup2(2, 1)
         main(output)

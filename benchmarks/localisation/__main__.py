@@ -1,6 +1,6 @@
 """`make bench-localisation`: which tool names the right rank of a job that hangs, crashes, or computes wrong numbers.
 
-docs/development/localisation.md says what the programs and the tools are, and how to add one.
+docs/development/localisation.md describes the programs and the tools, and how to add one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUICK = ("missing", "killed", "size", "subgroup", "half_batch", "healthy_uneven_
 
 
 def settings(names: Sequence[str]) -> list[Setting]:
-    """Where programs run: on the simulated device's torch, if it is there; else only on gloo."""
+    """Return the settings in which programs run; without the simulated device, only gloo."""
     place = Place(DEFAULT_TORCH)
     device = SimulatedDevice(place) if place.is_ready() else None
     return [Setting(name, device) for name in names if device is not None or name == "gloo"]
@@ -90,14 +90,14 @@ def main() -> int:
 
 
 def revision() -> str:
-    """Of the sources; "+": with changes."""
+    """Return the sources' revision; "+": with changes."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
 def torch_versions(places: Sequence[Setting]) -> list[str]:
-    """Of the jobs."""
+    """Return the jobs' versions of torch."""
     asked = [[str(place.bin / "python"), "-c", "import torch; print(torch.__version__)"] for place in places]
     return sorted({subprocess.run(one, capture_output=True, text=True, check=True).stdout.strip() for one in asked})
 
@@ -110,9 +110,9 @@ def observe_all(
     results: Results,
     path: Path,
 ) -> None:
-    """Add all answers that the results lack, and write them after each job."""
+    """Add all answers that the results lack, and write the results after each job."""
     for python in {str(place.bin / "python") for _, place in programs}:
-        warm.address(python)  # servers from which ranks are forked: before there are threads
+        warm.address(python)  # start the servers that fork ranks before there are threads
     wanted = [
         (program, place, together)
         for program, place in programs

@@ -1,4 +1,4 @@
-"""What a tool says of a job, and what that is worth."""
+"""A tool's answer about a job, and its outcome."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Outcome = Literal[
     "right", "right and others", "wrong", "silent", "undecided", "crash", "quiet", "false alarm", "not run"
 ]
 FAULTY: tuple[Outcome, ...] = ("right", "right and others", "wrong", "silent", "undecided", "crash")
-"""Outcomes of a job with a fault."""
+"""Outcomes for a job with a fault."""
 HEALTHY: tuple[Outcome, ...] = ("quiet", "false alarm", "crash")
-"""Outcomes of a healthy one."""
+"""Outcomes for a healthy job."""
 
 
 @dataclass(frozen=True)
 class Answer:
     """Attributes:
-    kind: "ranks": it names them. "silent": it finds nothing, or has nothing to read. "undecided": it says that
-        something is wrong, or may be, and not with whom. "crash": it ended by an exception. "not run": it does not
-        work there at all.
-    text: what it said, cut short. at: when (Unix seconds); None: not known.
-    strayed: other ranks that it named for a time.
+    kind: "ranks": it names ranks. "silent": it finds nothing, or has nothing to read. "undecided": it reports that
+        something is or may be wrong, but names no rank. "crash": it ended by an exception. "not run": it does not
+        work in this setting.
+    text: its text, cut short. at: when (Unix seconds); None: unknown.
+    strayed: other ranks that it named for some time.
     """
 
     kind: Kind
@@ -36,19 +36,19 @@ class Answer:
 
 
 def named(ranks: Iterable[int], text: str = "", at: float | None = None, *, otherwise: Kind = "silent") -> Answer:
-    """An answer with these ranks; without any, it is of the kind ``otherwise``."""
+    """Return an answer with these ranks; without ranks, an answer of the kind ``otherwise``."""
     found = frozenset(ranks)
     return Answer("ranks" if found else otherwise, found, text, at)
 
 
 def outcome(program: Program, answer: Answer) -> Outcome:
-    """What the answer is worth."""
+    """Return the outcome of an answer."""
     if answer.kind == "not run":
         return "not run"
     if program.is_healthy:
         if answer.kind == "crash":
             return "crash"
-        # To say that something may be wrong wakes nobody up; to name a rank does.
+        # A report that something may be wrong wakes nobody up. A named rank does.
         return "false alarm" if answer.kind == "ranks" else "quiet"
     if answer.kind != "ranks":
         return answer.kind

@@ -1,4 +1,4 @@
-"""The programs of the benchmark and their truths: each file of ``programs/`` says its own in ``TRUTH``."""
+"""The programs of the benchmark and their truths. Each file of ``programs/`` has its truth in ``TRUTH``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Program:
     Attributes:
         name: of the file, or of a made-up job. kind: of the fault; "healthy": none.
         culprits: each of these sets of ranks is right, and no other; empty: nobody is at fault.
-        world: ranks of the job. needs: "device": no such fault on a CPU; "simulated device": it is the device's;
-            "values": it branches on computed values, which are arbitrary on the simulated device; "plain start": its
-            processes are known by their environment.
-        is_timed: what a tool says may depend on the times of devices.
-        script, arguments: what torchrun runs.
+        world: number of ranks. needs: "device": the fault does not exist on a CPU. "simulated device": the simulated
+            device makes the fault. "values": it branches on computed values, which are arbitrary on the simulated
+            device. "plain start": the program finds its processes by their environment.
+        is_timed: a tool's answer may depend on devices' times.
+        script, arguments: torchrun's command.
     """
 
     name: str
@@ -43,10 +43,10 @@ class Program:
 
 
 def read(path: Path) -> list[Program]:
-    """The program of a file, which is not executed; and the same with more ranks, if its truth holds for these.
+    """Return the program of a file, and the same with more ranks if its truth holds for them. The file is not executed.
 
     Raises:
-        ValueError: it has no ``TRUTH``.
+        ValueError: the file has no ``TRUTH``.
     """
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TRUTH":
@@ -58,7 +58,7 @@ def read(path: Path) -> list[Program]:
 
 
 def catalogue(names: Iterable[str] = ()) -> list[Program]:
-    """The programs, faults first. ``names``: only these; none: all."""
+    """Return the programs, faults first. ``names``: only these; empty: all."""
     wanted = set(names)
     found = [one for path in sorted(PROGRAMS.glob("*.py")) for one in read(path) if not wanted or one.name in wanted]
     if missing := wanted - {program.name for program in found}:

@@ -1,4 +1,4 @@
-"""The tools of the field, and how one job is given to all of them."""
+"""All tools, and their answers about one job."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ TOOLS: tuple[Tool, ...] = (
 )
 
 Row = dict[str, Any]
-"""One tool's answer on one job, as it is written to the JSON file."""
+"""One tool's answer about one job, as in the JSON file."""
 
 
 def runs(tools: Sequence[Tool], setting: str) -> Iterator[list[Tool]]:
-    """The tools that share a run of each job, and each of those that need their own."""
+    """Yield the tools that share a run of each job, and then each tool that needs its own run."""
     together = [tool for tool in tools if not tool.own_run_on]
     yield from ([together] if together else [])
     yield from ([tool] for tool in tools if setting in tool.own_run_on)
 
 
 def observe(program: Program, setting: Setting, tools: Sequence[Tool], keep: Path | None = None) -> list[Row]:
-    """Run the job once, and ask all these tools about it. ``keep``: a folder for what the job left.
+    """Run the job once, and ask all these tools about it. ``keep``: a folder for the job's files.
 
     Raises:
-        NotStartedError: it is no verdict.
+        NotStartedError: the job did not come to its fault.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"{program.name}-"))
     try:
@@ -66,18 +66,18 @@ def observe(program: Program, setting: Setting, tools: Sequence[Tool], keep: Pat
 
 
 def ended_by(program: Program, setting: Setting, tool: Tool) -> Row:
-    """The row of a tool that ended the job before its fault."""
+    """Return the row of a tool that ended the job before its fault."""
     return row(Finished(program, setting, Path()), tool, Answer("crash", text="it ended the job before its fault"), 0.0)
 
 
 def _asked(job: Finished, tool: Tool) -> tuple[Answer, float]:
-    """Its answer, and how long it thought."""
+    """Return the tool's answer, and the seconds that it took."""
     begun = time.monotonic()
     return tool.answer(job), time.monotonic() - begun
 
 
 def row(job: Finished, tool: Tool, answer: Answer, thought: float) -> Row:
-    """``thought``: seconds, which count from the last file on if the tool does not say when it knew."""
+    """Return a row. ``thought``: seconds, added to the time of the last file if the answer has no time."""
     at = answer.at if answer.at is not None else (job.newest(getattr(tool, "folder", "torch")) or 0.0) + thought
     is_timed = answer.kind in ("ranks", "undecided") and job.fault_at is not None
     return {

@@ -1,4 +1,4 @@
-"""Jobs made up by a seed: random programs with one fault, and healthy ones, so that no tool can be tuned to a list.
+"""Jobs made up from a seed: random programs with one fault, and healthy programs. No tool can be tuned to them.
 
 tests/support/random_jobs makes them, and play.py plays them on a real process group.
 """
@@ -32,7 +32,7 @@ CHANGES = (
 )
 KINDS = (*STOPS, *CHANGES)
 MADE_UP = "random-"
-"""Begins their names."""
+"""The beginning of their names."""
 RANKS = (3, 4)
 STEPS = 3
 HEALTHY_EVERY = 4
@@ -61,7 +61,7 @@ def _made(rng: random.Random, kind: str | None, number: int, folder: Path) -> Pr
 
 
 def _culprits(found: Fault) -> Iterator[frozenset[int]]:
-    """The faulty rank. Of a call of two ranks that do not agree, nobody can say which one is wrong."""
+    """Yield the right sets of culprits: the faulty rank. If only two ranks disagree in a call, either may be wrong."""
     yield frozenset({found.rank})
     if found.kind in CHANGES and found.op is not None:
         members = {found.rank, found.op.peer} if found.op.peer is not None else {*found.op.group.ranks}

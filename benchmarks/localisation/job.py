@@ -1,7 +1,7 @@
-"""What the programs of this benchmark share: they join as the environment says, and mark the moment of their fault.
+"""Code that this benchmark's programs share: they join as the environment says, and mark the moment of their fault.
 
-A program is run by torchrun. It knows of no tool. Where PyTorch writes no file, a thread writes what its recorder
-has when the benchmark asks for it, as a job's own signal handler would.
+torchrun runs a program, which knows of no tool. If PyTorch writes no file, a thread writes its recorder's content when
+the benchmark asks for it, as a job's own signal handler would.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ import torch.distributed as dist
 BACKEND = os.environ["LOCALISATION_BACKEND"]
 FOLDER = Path(os.environ["LOCALISATION_FOLDER"])
 TIMEOUT = timedelta(seconds=float(os.environ["LOCALISATION_TIMEOUT"]))
-"""PyTorch's limit of one call, once the job has begun."""
+"""PyTorch's timeout of a call, once the job has begun."""
 BEGIN = timedelta(seconds=float(os.environ.get("LOCALISATION_BEGIN", "300")))
-"""The same until then: a busy machine takes long to start a job."""
+"""The timeout before that: a busy machine takes long to start a job."""
 WRITES_FILES = BACKEND != "nccl2" and os.environ.get("LOCALISATION_FILES") != "0"
-"""There is a recorder that shows something, and a tool that reads its files."""
+"""True if there is a recorder with records, and a tool that reads its files."""
 FLOATS = 1 << 14
 PAUSE = 0.02
 """Seconds of a step."""
 _ASK_SECONDS = 0.2
 SERVE_SECONDS = 5.0
-"""By default it writes once a minute."""
+"""Seconds between two writes of the debug server. By default it writes once a minute."""
 
 _own: Any = dist
 _recorder: Any = torch._C._distributed_c10d
 
 
 def _join() -> torch.device:
-    dist.set_debug_level_from_env()  # torch reads it as it is imported, which may have been before
+    dist.set_debug_level_from_env()  # torch reads it at its import, which may have been before the environment was set
     if BACKEND == "gloo":
         dist.init_process_group("gloo", timeout=BEGIN)
         return torch.device("cpu")
@@ -56,19 +56,19 @@ data = torch.ones(FLOATS, device=device)
 
 
 def wait() -> float:
-    """The value comes to the host, which waits for the device."""
+    """Wait for the device, and return a value from it."""
     return float(data[0].item())
 
 
 def step() -> None:
-    """One step of training: gradients, and then the loss comes to the host."""
+    """Make one step of training: reduce gradients, and read the loss on the host."""
     dist.all_reduce(data)
     wait()
     time.sleep(PAUSE)
 
 
 def new_group(ranks: Sequence[int]) -> Any:
-    """A process group that has been used once, so that its communicator is there."""
+    """Return a process group that has been used once, so that its communicator exists."""
     group = dist.new_group(list(ranks), timeout=BEGIN)
     if rank in ranks:
         dist.all_reduce(data, group=group)
@@ -78,12 +78,12 @@ def new_group(ranks: Sequence[int]) -> Any:
 
 
 def fault() -> None:
-    """The fault begins now, in this rank."""
+    """Note that the fault begins now, in this rank."""
     _mark("fault", str(time.time()))
 
 
 def device_fault(text: str) -> None:
-    """The simulated device does this from now on (tests/simulated_device/README.md); it looks every 20 ms."""
+    """Give the simulated device a fault (tests/simulated_device/README.md). It checks for faults every 20 ms."""
     control = Path(os.environ["SIMDEV_CONTROL"])
     part = control.with_suffix(".part")
     part.write_text(text + "\n")
@@ -93,7 +93,7 @@ def device_fault(text: str) -> None:
 
 
 def lose_host() -> None:
-    """All that belongs to this rank stops, at once and for good, whoever started it."""
+    """Stop all processes of this rank at once and for good, whoever started them."""
     mine = (f"LOCALISATION_FOLDER={FOLDER}".encode(), f"RANK={rank}".encode())
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -105,12 +105,12 @@ def lose_host() -> None:
 
 
 def end() -> None:
-    """The end of a program that comes so far."""
+    """End the program, if it comes so far."""
     dist.destroy_process_group()
 
 
 def _limit(group: Any) -> None:
-    # Its name since torch 2.14, and before.
+    # The name since torch 2.14, and the name before.
     (getattr(_own, "set_timeout", None) or _own.distributed_c10d._set_pg_timeout)(TIMEOUT, group)
 
 
@@ -135,13 +135,13 @@ def _write_when_asked() -> None:
 
 
 def _serve() -> None:
-    """PyTorch's debug server writes what it shows every few seconds."""
+    """Start PyTorch's debug server, which writes its tables every few seconds."""
     from torch.distributed.debug import start_debug_server
 
     shown = {"dump_dir": str(FOLDER / "debug"), "dump_interval": SERVE_SECONDS, "enabled_dumps": {"fr_trace"}}
     start_debug_server(0, start_method="fork", **shown)
     for process in multiprocessing.active_children():
-        _mark("server", str(process.pid))  # it outlives its rank
+        _mark("server", str(process.pid))  # the server outlives its rank
 
 
 dist.all_reduce(data)
@@ -150,7 +150,7 @@ _limit(dist.group.WORLD)
 if os.environ.get("LOCALISATION_DEBUG_SERVER"):
     _serve()
 if WRITES_FILES:
-    _recorded()  # symbols are read from files the first time, for seconds: not after the fault
+    _recorded()  # the first dump reads symbols from files, which takes seconds: do it before the fault
 _mark("started", str(os.getpid()))
 if WRITES_FILES:
     threading.Thread(target=_write_when_asked, daemon=True).start()

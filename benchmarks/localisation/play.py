@@ -1,4 +1,4 @@
-"""Plays what `held_out` has made up: argv is a file with the groups of a job, the calls of each rank, and its fault."""
+"""Plays a job that `held_out` has made up. argv: a file with its groups, the calls of each rank, and its fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from benchmarks.localisation.job import device, end, fault, new_group, rank, step, wait
 
 HOLD_STEPS = 300
-"""Steps behind the last call: who waits there shows what went before."""
+"""Steps after the last call. Ranks that wait in them show earlier faults."""
 _DTYPES = {"Float": torch.float32, "Half": torch.float16}
 _CALLS: Any = dist
 
@@ -27,7 +27,7 @@ def tensors(shapes: list[list[int]], dtype: str) -> list[torch.Tensor]:
 
 
 def play(call: dict[str, Any], group: Any) -> None:
-    """One call. Its name is the function's of torch.distributed."""
+    """Make one call. Its name is a function of torch.distributed."""
     ins, outs = tensors(call["ins"], call["dtype"]), tensors(call["outs"], call["dtype"])
     name, root = call["operation"], call["root"]
     function = getattr(_CALLS, name)
@@ -53,7 +53,7 @@ def play(call: dict[str, Any], group: Any) -> None:
 
 
 def stop(how: str) -> None:
-    """The rank's fault, where it is not what it calls."""
+    """Do the rank's fault, if it is no wrong call."""
     if how == "stuck on the host":
         time.sleep(3600)
     elif how == "Python blocked":

@@ -1,4 +1,4 @@
-"""What a run of the benchmark has found: written after each job, so that one that was cut off can be resumed."""
+"""The results of a run of the benchmark. They are written after each job, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.localisation.tools.tool import Tool
 @dataclass
 class Results:
     """Attributes:
-    parts: what was run, and when: more than one of a run that was resumed. not_started: jobs that did not begin.
+    parts: facts about the run, and its time; several if it was resumed. not_started: jobs that did not begin.
     """
 
     parts: list[dict[str, Any]] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Results:
 
     @classmethod
     def joined(cls, several: Iterable[Results]) -> Results:
-        """All of them; of two answers of one tool on one job, the last."""
+        """Join results. If a tool has two answers about a job, the last one counts."""
         every = list(several)
         latest = {_answer(row): row for one in every for row in one.rows}
         return cls(
@@ -50,13 +50,13 @@ class Results:
         part.rename(path)
 
     def begin(self, about: Mapping[str, object]) -> None:
-        """A run begins, or is resumed."""
+        """Note that a run begins, or is resumed."""
         self.not_started.clear()
         now = time.strftime("%Y-%m-%d %H:%M")
         self.parts.append({"begun": now, **about, "answers": 0})
 
     def add(self, found: Sequence[Row] | str) -> None:
-        """The answers on one job, or why it did not begin."""
+        """Add the answers about one job, or the reason why it did not begin."""
         if isinstance(found, str):
             self.not_started.append(found)
         else:
@@ -64,12 +64,12 @@ class Results:
             self.parts[-1]["answers"] += len(found)
 
     def have(self, program: Program, setting: Setting, tools: Sequence[Tool]) -> bool:
-        """They have the answers of all these tools on the job."""
+        """Return True if all these tools have answers about the job."""
         known = {_answer(row) for row in self.rows}
         return all((setting.name, program.name, tool.name) in known for tool in tools)
 
     def report(self) -> str:
-        """All tables, and the runs that the answers are of."""
+        """Return all tables, and the facts about the run."""
         listed = [row for row in self.rows if not row["program"].startswith(MADE_UP)]
         made_up = [row for row in self.rows if row["program"].startswith(MADE_UP)]
         texts = [f"## The programs\n\n{summary(listed)}"] if listed else []

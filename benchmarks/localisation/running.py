@@ -1,4 +1,4 @@
-"""Runs one program under torchrun, while tools look on; what is left is for their answers."""
+"""Runs one program under torchrun while tools watch. Tools answer from what the job leaves."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.support.simulated_device import SimulatedDevice
 from tests.support.waiting import wait_for
 
 START_SECONDS = 420.0
-"""A job that has not begun, or a fault that has not, by then is no verdict on anybody."""
+"""Limit for the start of a job, and for its fault. A job that takes longer shows nothing about any tool."""
 TIMEOUT = 12.0
-"""PyTorch's limit of a call. By default it is 600 s on NCCL and 1,800 s on gloo: what waits for it is so much later."""
+"""PyTorch's timeout of a call. The default is 600 s on NCCL and 1,800 s on gloo: tools that wait for it are as late."""
 ASK_AFTER = 5.0
-"""Seconds from the fault at which PyTorch's files are asked for where it does not write them."""
+"""Seconds from the fault until the benchmark asks for PyTorch's files, if PyTorch does not write them itself."""
 FILES_SECONDS = 60.0
-"""After the limit, for PyTorch's watchdog to write files and end the ranks."""
+"""Seconds after the timeout in which PyTorch's watchdog writes files and ends the ranks."""
 RAISED_SECONDS = 6.0
-"""The same on gloo, where a call's end by the limit is an exception."""
+"""The same on gloo, where the timeout raises an exception."""
 SETTLE_SECONDS = 3.0
 HEALTHY_ASK = 3.0
 HEALTHY_SECONDS = 180.0
@@ -42,8 +42,8 @@ class Setting:
     """Where programs run.
 
     Attributes:
-        name: the backend's; ``"nccl-timed"`` is ``nccl`` with ``TORCH_NCCL_ENABLE_TIMING=1``.
-        device: simulated; None: on gloo with the torch of this Python.
+        name: the backend's name; ``"nccl-timed"`` is ``nccl`` with ``TORCH_NCCL_ENABLE_TIMING=1``.
+        device: the simulated device; None: gloo, with this Python's torch.
     """
 
     name: str
@@ -51,21 +51,21 @@ class Setting:
 
     @property
     def backend(self) -> str:
-        """As PyTorch names it."""
+        """PyTorch's name of the backend."""
         return self.name.removesuffix(TIMED)
 
     @property
     def bin(self) -> Path:
-        """Of the jobs' Python."""
+        """The folder of the jobs' Python programs."""
         return self.device.bin if self.device else BIN
 
 
 @dataclass
 class Finished:
-    """A job that is over.
+    """A finished job.
 
     Attributes:
-        lines: of its output, with when they came. fault_at: when the last of its faults began; None: it has none.
+        lines: (time, line) of its output. fault_at: when the last of its faults began; None: it has no fault.
     """
 
     program: Program
@@ -79,16 +79,16 @@ class Finished:
         return "".join(line for _, line in self.lines)
 
     def newest(self, folder: str, pattern: str = "*") -> float | None:
-        """When the last of these files was complete; None: there is none."""
+        """Return when the last of these files was complete; None: there are no files."""
         return max((path.stat().st_mtime for path in (self.folder / folder).glob(pattern)), default=None)
 
 
 class NotStartedError(Exception):
-    """The job did not come to its fault in time: the machine is too busy, or the program is broken."""
+    """The job did not come to its fault in time, because the machine is too busy or the program is broken."""
 
 
 class EndedEarlyError(NotStartedError):
-    """The job began, and ended before its fault; or it has none, and failed."""
+    """The job ended before its fault, or it has no fault and failed."""
 
 
 class _Reader(threading.Thread):
@@ -105,10 +105,10 @@ class _Reader(threading.Thread):
 
 
 def run(program: Program, setting: Setting, folder: Path, env: Mapping[str, str]) -> Finished:
-    """Run the program until its fault has had all its consequences. ``env``: what the tools add.
+    """Run the program until its fault has had all consequences. ``env``: the tools' variables.
 
     Raises:
-        NotStartedError: it is no verdict.
+        NotStartedError: the job did not come to its fault.
     """
     job = Finished(program, setting, folder)
     (folder / "torch").mkdir()
@@ -125,7 +125,7 @@ def run(program: Program, setting: Setting, folder: Path, env: Mapping[str, str]
 
 
 def environment(program: Program, setting: Setting, folder: Path) -> dict[str, str]:
-    """Of the job: PyTorch's recorder and its files are on, and only where the setting says so, calls are timed."""
+    """Return the job's environment. PyTorch's recorder and its files are on. Calls are timed only in timed settings."""
     own = {
         "LOCALISATION_BACKEND": setting.backend,
         "LOCALISATION_FOLDER": str(folder),
@@ -155,7 +155,7 @@ def _started(program: Program, setting: Setting, folder: Path, env: Mapping[str,
 
 
 def _follow(job: Finished, process: subprocess.Popen[str]) -> None:
-    """Wait for what the job has to show."""
+    """Wait until the job has shown all that it can."""
     world = job.program.world
     wait_for(lambda: len(_marks(job, "started")) == world or process.poll() is not None, START_SECONDS)
     if len(_marks(job, "started")) < world:
@@ -191,20 +191,20 @@ def _tail(job: Finished) -> str:
 
 
 def _finish(job: Finished, process: subprocess.Popen[str]) -> None:
-    """End what still runs, as a launcher would, but without its grace of 30 seconds."""
+    """End the processes that still run, as a launcher does, but without its grace of 30 seconds."""
     started = {int(number) for name in ("started", "server") for number in _marks(job, name)}
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: process.poll() is not None, RAISED_SECONDS)
     for pid, is_stopped in _processes(job.folder):
-        if pid in started or is_stopped:  # what belongs to a lost host is stopped, too
+        if pid in started or is_stopped:  # processes of a lost host are stopped, too
             kill(pid)
     if not wait_for(lambda: process.poll() is not None, START_SECONDS):
         process.kill()
 
 
 def _processes(folder: Path) -> Iterator[tuple[int, bool]]:
-    """The processes that were started in this folder, and whether they are stopped."""
+    """Yield the processes that were started in this folder: (process id, is stopped)."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # it has ended, or is another user's

@@ -1,4 +1,4 @@
-"""The tables in Markdown: how often each tool is right, and what it says of each program."""
+"""Tables in Markdown: how often each tool is right, and its outcome for each program."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ COST = {
     "torch.distributed.debug": "1.5 µs",
     "PyTorch's text": "none",
 }
-"""Added to a call on the training thread, as benchmarks/RESULTS.md has it: otel-fr's compiled engine, and the hook of
-PyTorch's recorder, from which its files come. ProcessGroupWrapper was not measured."""
+"""Time added to a call on the training thread, from benchmarks/RESULTS.md: for otel-fr's compiled engine, and for the
+hook of PyTorch's recorder, which writes its files. ProcessGroupWrapper was not measured."""
 LEGEND = "`+` right and others, `-` silent, `?` undecided, `ALARM` a rank of a healthy job is named."
 _SHORT = {
     "right": "right",
@@ -36,7 +36,7 @@ _SHORT = {
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line for each tool and backend."""
+    """Return a table with one line for each tool and backend."""
     head = ["backend", "tool", "right", *OUTCOMES, "seconds, median (longest)", "healthy: false alarms", "cost a call"]
     lines = []
     for backend in dict.fromkeys(row["backend"] for row in rows):
@@ -62,7 +62,7 @@ def _counts(rows: Sequence[Row]) -> list[str]:
 
 
 def programs(rows: Sequence[Row], backend: str) -> str:
-    """One line for each program: what each tool says of it."""
+    """Return a table with one line for each program: the outcomes of all tools."""
     own = [row for row in rows if row["backend"] == backend]
     names = [tool.name for tool in TOOLS if any(row["tool"] == tool.name for row in own)]
     lines = []

@@ -1,4 +1,4 @@
-"""Why otel-fr is not right, or not the first, where that is so: a sentence for each such answer."""
+"""Reasons why an answer of otel-fr is not right, or not the first: a sentence for each such answer."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from benchmarks.localisation.tools.otel_fr import Live, OwnFiles, TorchFiles
 OURS = (Live.name, OwnFiles.name, TorchFiles.name)
 UNKNOWN = "**no reason is known**"
 SOONER = 1.0
-"""Seconds by which another tool's right answer comes first, before that counts."""
+"""Seconds by which another tool must be earlier to count as first."""
 MAX_LISTED = 20
-"""Programs of one line that are named; the tables by program have them all."""
+"""Most programs named in one line. The tables by program have all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A sentence, and the answers that it explains. Empty: all.
+    """A sentence, and conditions on the answers that it explains. An empty condition fits all.
 
     Attributes:
         tools: of `OURS`. settings: beginnings of names. programs: names, or kinds of made-up jobs.
-        outcomes: of the answers. text: begins what the tool said.
+        outcomes: of the answers. text: the beginning of the tool's text.
     """
 
     sentence: str
@@ -146,7 +146,7 @@ REASONS = (
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One line for each reason why otel-fr is not the best; reasons of live answers come first. "": there are none."""
+    """Return a table with a line for each reason, live answers first; "": otel-fr is always the best."""
     lines: dict[str, list[dict[str, None]]] = {}
     for row in sorted(rows, key=lambda one: one["tool"] != Live.name):
         outcome, others = _better(row, [one for one in rows if _is_of_same_job(row, one)])
@@ -166,7 +166,7 @@ def _cell(texts: Collection[str]) -> str:
 
 
 def why(row: Row) -> str:
-    """The first sentence that explains the answer."""
+    """Return the first sentence that explains the answer."""
     return next((one.sentence for one in REASONS if one.explains(row)), UNKNOWN)
 
 
@@ -175,7 +175,7 @@ def _is_of_same_job(row: Row, other: Row) -> bool:
 
 
 def _better(row: Row, rows: Iterable[Row]) -> tuple[str, list[str]]:
-    """What is not best in this answer, and which other tools are better; "": it is the best, or not otel-fr's."""
+    """Return what is not best in this answer, and the better tools; "": it is the best, or not otel-fr's."""
     if row["tool"] not in OURS:
         return "", []
     right = [one for one in rows if one["outcome"] == "right"]

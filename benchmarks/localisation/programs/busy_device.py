@@ -1,4 +1,4 @@
-"""Before a collective, rank 1 has enqueued a kernel that does not end; its host is as far as the others."""
+"""Before a collective, rank 1 enqueues a kernel that does not end. Its host is as far as the others."""
 
 import torch
 

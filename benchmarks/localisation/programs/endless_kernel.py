@@ -1,4 +1,4 @@
-"""A collective ends on the other ranks' devices, and not on rank 1's."""
+"""A collective ends on all devices except rank 1's."""
 
 from benchmarks.localisation.job import device_fault, rank, step
 

@@ -1,4 +1,4 @@
-"""A regular expression takes ages in rank 1 and keeps the GIL."""
+"""In rank 1 a regular expression takes forever and keeps the GIL."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A ring of messages in which rank 1 leaves out that it receives."""
+"""A ring of messages in which rank 1 leaves out its receive."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""DDP and FSDP2, whose backward passes reduce in buckets, beside a checkpoint that rank 0 alone writes."""
+"""DDP and FSDP2, which reduce in buckets in the backward pass, beside a checkpoint that only rank 0 writes."""
 
 import time
 

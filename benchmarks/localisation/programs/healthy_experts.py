@@ -1,4 +1,4 @@
-"""A mixture of experts: every rank sends another number of tokens to every other."""
+"""A mixture of experts: every rank sends a different number of tokens to every other rank."""
 
 import torch
 import torch.distributed as dist

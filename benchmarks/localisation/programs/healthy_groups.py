@@ -1,4 +1,4 @@
-"""Groups that share ranks, used by some of them far more often than by others."""
+"""Two groups with a common rank. The first is used far more often than the second."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Settings and metrics travel as Python objects, whose size differs from rank to rank."""
+"""Settings and metrics are sent as Python objects. Their size differs from rank to rank."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every rank pauses for two seconds in turn, as Python's garbage collection or a file server makes it."""
+"""Every rank pauses for two seconds in turn, as for Python's garbage collection or a file server."""
 
 import time
 

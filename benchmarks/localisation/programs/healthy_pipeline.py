@@ -1,4 +1,4 @@
-"""Four stages. The last one computes much longer than the others, and these wait for most of their time."""
+"""Four stages. The last one computes much longer than the others, which wait most of the time."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A ring of messages, which every other rank lists in the opposite order: legal in one batch."""
+"""A ring of messages. Every other rank lists them in the opposite order, which is legal in one batch."""
 
 import torch
 import torch.distributed as dist

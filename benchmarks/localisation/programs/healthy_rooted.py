@@ -1,4 +1,4 @@
-"""Gather and scatter, whose lists only the root has, with another root in each step."""
+"""Gather and scatter, with another root in each step. Only the root has the lists."""
 
 import torch
 import torch.distributed as dist

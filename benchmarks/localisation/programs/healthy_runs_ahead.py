@@ -1,4 +1,4 @@
-"""Rank 0 enqueues a hundred calls before it waits for any; rank 1 makes them one by one."""
+"""Rank 0 enqueues a hundred calls before it waits for any. Rank 1 makes them one by one."""
 
 import time
 

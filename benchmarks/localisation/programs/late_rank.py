@@ -1,4 +1,4 @@
-"""Rank 1 is 9 seconds late, once; PyTorch's limit is longer, and the job continues."""
+"""Rank 1 is 9 seconds late, once. PyTorch's timeout is longer, and the job continues."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The host of ranks 2 and 3 is gone, and all that runs there: nobody hears of their end."""
+"""The host of ranks 2 and 3 is gone with all its processes. Nobody hears of their end."""
 
 from benchmarks.localisation.job import lose_host, rank, step
 

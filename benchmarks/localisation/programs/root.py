@@ -1,4 +1,4 @@
-"""Rank 2 takes itself for the one that broadcasts."""
+"""Rank 2 passes itself as the root of a broadcast."""
 
 import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Rank 1 reduces its counters as float32, the others as int32: as many bytes, and wrong numbers."""
+"""Rank 1 reduces its counters as float32, the others as int32: equally many bytes, and wrong numbers."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Ranks 0 to 2 reduce in a group, rank 2 of them with another operator; rank 3 is stuck, and all wait for it."""
+"""Ranks 0 to 2 reduce in a group, rank 2 with another operator. Rank 3 is stuck, and all wait for it."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""DDP. The sampler gives rank 2 one batch less than the others, and it waits for the end of the epoch elsewhere."""
+"""DDP. The sampler gives rank 2 one batch less than the others, so it waits elsewhere for the end of the epoch."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Each stage receives from the one before it; in one step, rank 2 of four expects a message of rank 0."""
+"""Each stage receives from the stage before. In one step, rank 2 of four expects a message from rank 0."""
 
 import torch
 import torch.distributed as dist

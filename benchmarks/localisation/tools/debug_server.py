@@ -1,4 +1,4 @@
-"""``torch.distributed.debug``: a server on rank 0 asks all ranks for what PyTorch's recorder has, and shows tables."""
+"""``torch.distributed.debug``: a server on rank 0 asks all ranks for PyTorch's records, and shows tables."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _DIFFERS = re.compile(r"(\d+): Collective\(")
 
 
 class DebugServer:
-    """The tables of its page ``/fr_trace``, as it writes them to files: ranks that are missing, and that differ.
+    """The tables of its page ``/fr_trace``, from the files that it writes: ranks that are missing, and that differ.
 
-    They are read as a user reads them who looks at the page as PyTorch's files are asked for on gloo.
+    The answer is what a user reads who looks at the page at the time when PyTorch's files are asked for on gloo.
     """
 
     name = "torch.distributed.debug"
     own_run_on: tuple[str, ...] = ("nccl",)
 
     def prepare(self, folder: Path, stack: ExitStack) -> dict[str, str]:
-        """It is started by the program."""
+        """The program starts the server."""
         return {"LOCALISATION_DEBUG_SERVER": "1", "OTEL_FR_ENABLED": "0"}
 
     def answer(self, job: Finished) -> Answer:
@@ -40,7 +40,7 @@ class DebugServer:
 
 
 def from_text(text: str, at: float | None = None) -> Answer:
-    """The answer of what it shows."""
+    """Return the answer from the tables."""
     rows = [row for table in _TABLE.findall(text) for row in table.splitlines()]
     beside = [_EXPECTED.sub("", row, count=1) for row in rows]
     ranks = {int(rank) for row in beside for found in _MISSING.findall(row) for rank in found.split(",")}

@@ -1,7 +1,7 @@
 """The trace analyzer of NVIDIA's Resiliency Extension, on PyTorch's files.
 
-Its newest wheel is for another Python and another libc, and asks for CUDA packages; the analyzer itself is plain Python
-and needs none of them. So the wheel alone is unpacked into ``build/localisation``.
+Its newest wheel is for another Python and another libc, and requires CUDA packages. The analyzer is plain Python and
+needs none of them. So only the wheel is unpacked, into ``build/localisation``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PIP += ["--platform", "manylinux_2_39_x86_64"]
 
 
 class Nvrx(OnFiles):
-    """``fr_attribution``: it names the ranks that are missing from what others have scheduled."""
+    """``fr_attribution``: it names the ranks that are missing in calls that other ranks have scheduled."""
 
     name = "NVIDIA's analyzer"
 
@@ -38,7 +38,7 @@ class Nvrx(OnFiles):
 
 
 def from_output(status: int, output: str) -> Answer:
-    """The last column of its table."""
+    """Return the answer in the last column of its table."""
     if status:
         return Answer("crash", text=last_line(output))
     rows, is_table = [], False
@@ -52,7 +52,7 @@ def from_output(status: int, output: str) -> Answer:
 
 @functools.cache
 def install() -> bool:
-    """Whether it is there, or can be had."""
+    """Install the analyzer if needed. Returns False if that is not possible."""
     if not Path(FOLDER, *_MODULE.split(".")[:1]).is_dir():
         pip = [
             sys.executable,

@@ -17,9 +17,9 @@ from tests.support.commands import otel_fr
 from tests.support.verdicts import cause_incidents
 
 STALL_SECONDS = 5.0
-"""The default."""
+"""otel-fr's default."""
 UNDECIDED = 3
-"""Exit status of ``otel-fr analyze``."""
+"""Exit status of ``otel-fr analyze`` for an undecided verdict."""
 
 
 class Live:
@@ -38,7 +38,7 @@ class Live:
 
 
 class OwnFiles(OnFiles):
-    """The files that the rank monitors wrote, after the job."""
+    """The files that the rank monitors wrote, read after the job."""
 
     name = "otel-fr, its files"
     folder = "dumps"
@@ -59,7 +59,7 @@ class TorchFiles(OwnFiles):
 
 
 def from_changes(changes: Iterable[Mapping[str, Any]]) -> Answer:
-    """The answer of all changes of incidents: what they say at the end, since when, and whom they named before."""
+    """Return the answer from all changes of incidents: the last culprits, their time, and ranks named before."""
     latest: dict[str, Mapping[str, Any]] = {}
     ever = set[int]()
     for change in changes:
@@ -76,10 +76,10 @@ def from_changes(changes: Iterable[Mapping[str, Any]]) -> Answer:
 
 
 def from_report(status: int, stdout: str, stderr: str = "") -> Answer:
-    """The answer of ``otel-fr analyze --format json``."""
+    """Return the answer from ``otel-fr analyze --format json``."""
     if status == UNDECIDED:
         return Answer("undecided", text="undecided")
-    if status not in (0, 1) or not stdout:  # Python's own exit status of an exception is 1
+    if status not in (0, 1) or not stdout:  # Python's own exit status for an exception is 1, too
         return Answer("crash", text=stderr[-300:])
     causes = cause_incidents(json.loads(stdout)["incidents"])
     return named(_ranks(causes), _text(causes), otherwise="undecided" if causes else "silent")

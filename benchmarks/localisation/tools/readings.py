@@ -1,4 +1,4 @@
-"""How a person reads texts that name no culprit: the ranks that differ from most."""
+"""A person's reading of texts that name no culprit: the ranks that differ from most."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 
 
 def minority(of: Mapping[int, Hashable]) -> set[int]:
-    """The ranks whose value is not the most frequent; all, if two are equally frequent; none, if there is only one."""
+    """Return the ranks without the most frequent value; all ranks if two are equally frequent; none if there is one."""
     counts = Counter(of.values()).most_common(2)
     if len(counts) < 2:
         return set()

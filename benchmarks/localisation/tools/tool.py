@@ -1,4 +1,4 @@
-"""What a tool's adapter is: how it is switched on in a job, and how its answer is read afterwards."""
+"""The interface of a tool's adapter: it switches the tool on in a job, and reads its answer afterwards."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from benchmarks.localisation.running import Finished
 from tests.support import warm
 
 SECONDS = 120.0
-"""For a command that reads files."""
+"""Limit for a command that reads files."""
 
 
 class Tool(Protocol):
     """Attributes:
     name: in tables.
-    own_run_on: in these settings the job runs once more for it alone, for it changes what the job does; in others it is
-        not asked. Empty: it shares a run with others, in every setting.
+    own_run_on: settings in which the job runs once more only for this tool, because the tool changes the job. In other
+        settings the tool is not asked. Empty: it shares a run with others in every setting.
     """
 
     name: str
     own_run_on: tuple[str, ...]
 
     def prepare(self, folder: Path, stack: ExitStack) -> dict[str, str]:
-        """What the job's environment needs. What has to run beside the job is left to ``stack``."""
+        """Return variables for the job's environment. Programs that run beside the job are put on ``stack``."""
         ...
 
     def answer(self, job: Finished) -> Answer:
-        """What it says of the job, which is over. Without ``Answer.at``, it said so just now."""
+        """Return the tool's answer about a finished job. Without ``Answer.at``, the tool has only now given it."""
         ...
 
 
 class OnFiles:
-    """A tool that reads what the job has left, and changes nothing of it."""
+    """A tool that reads the job's files, and does not change the job."""
 
     own_run_on: tuple[str, ...] = ()
 
     def prepare(self, folder: Path, stack: ExitStack) -> dict[str, str]:
-        """Nothing."""
+        """Return no variables."""
         return {}
 
 
 def module(python: Path, *arguments: object, imports_torch: bool = False, **env: str) -> tuple[int, str]:
-    """Run a module of Python; its exit status, and what it printed. ``env``: all of its environment but PATH."""
+    """Run a Python module. Returns its exit status and output. ``env``: its complete environment except PATH."""
     command = [str(python), "-m", *map(str, arguments)]
     options: dict[str, Any] = {"env": {"PATH": "/usr/bin:/bin", **env}, "stdout": subprocess.PIPE}
     options["stderr"] = subprocess.STDOUT
@@ -58,5 +58,5 @@ def module(python: Path, *arguments: object, imports_torch: bool = False, **env:
 
 
 def last_line(text: str) -> str:
-    """Of an error."""
+    """Return the last line of an error."""
     return (text.strip().splitlines() or [""])[-1]

@@ -15,7 +15,7 @@ _INCOMPLETE = "--allow-incomplete-ranks"
 
 
 class TorchFrTrace(OnFiles):
-    """As users call it. Where it ends because files are missing, it is called again with the option for that."""
+    """Called as users call it. If it ends because files are missing, it is called again with the option for that."""
 
     name = "torchfrtrace"
 
@@ -30,7 +30,7 @@ class TorchFrTrace(OnFiles):
 
 
 def from_output(status: int, output: str) -> Answer:
-    """It names ranks in two ways: those that are missing, and the culprits of mismatches."""
+    """Return its answer. It names ranks in two ways: missing ranks, and culprits of mismatches."""
     if status:
         return Answer("crash", text=last_line(output))
     ranks = {int(rank) for found in _MISSING.findall(output) for rank in found.split(",")}

@@ -1,4 +1,4 @@
-"""What PyTorch and torchrun print by themselves, read as a person on call reads it."""
+"""The output of PyTorch and torchrun, as a person on call reads it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMMUNICATION = re.compile(
 
 
 class Watchdog(OnFiles):
-    """Who failed on its own; else who did not time out as the others did; else whose call differs from the others'."""
+    """Names the rank that failed on its own; else the rank that did not time out; else the rank with another call."""
 
     name = "PyTorch's text"
 
@@ -33,7 +33,7 @@ class Watchdog(OnFiles):
 
 
 def from_lines(lines: Sequence[tuple[float, str]], world: int) -> Answer:
-    """The answer of the job's output."""
+    """Return the answer from the job's output."""
     waited: dict[int, tuple[str, ...]] = {}
     raised: dict[int, str] = {}
     at = None
@@ -60,7 +60,7 @@ def from_lines(lines: Sequence[tuple[float, str]], world: int) -> Answer:
 
 
 def _failed_by_itself(output: str, raised: dict[int, str]) -> int | None:
-    """The rank of torchrun's root cause, if it did not fail in a call that waits for others."""
+    """Return the rank of torchrun's root cause, unless it failed in a call that waits for others."""
     found = _FIRST.search(output)
     rank = _RANK.search(output, found.end()) if found else None
     if found is None or rank is None:

@@ -18,13 +18,13 @@ _DIFFERS = re.compile(
 
 
 class Wrapper:
-    """Its exceptions, read as a user reads them: who has not come; else who runs another collective than most."""
+    """Its exceptions, as a user reads them: the missing ranks; else the ranks with another collective than most."""
 
     name = "ProcessGroupWrapper (DETAIL)"
     own_run_on: tuple[str, ...] = ("gloo", "nccl", "nccl2")
 
     def prepare(self, folder: Path, stack: ExitStack) -> dict[str, str]:
-        # Its own barrier keeps the limit with which the group was made.
+        # The wrapper's own barrier keeps the timeout with which the group was made.
         own = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "LOCALISATION_BEGIN": str(TIMEOUT)}
         return {**own, "LOCALISATION_FILES": "0", "OTEL_FR_ENABLED": "0"}
 
@@ -33,7 +33,7 @@ class Wrapper:
 
 
 def from_lines(lines: Iterable[tuple[float, str]]) -> Answer:
-    """What the job's output says. PyTorch's messages number the ranks within their process group."""
+    """Return the answer from the job's output. PyTorch's messages number the ranks within their process group."""
     absent, runs = set[int](), dict[int, str]()
     at, said = None, ""
     for when, line in lines:
