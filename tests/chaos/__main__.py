@@ -1,7 +1,7 @@
 """``make chaos``: random faults of real torchrun jobs, and kills of the collector.
 
-Each job runs with otel-fr and, with the same fault, without it: both must end alike. The exit status is 1 if anything
-did not hold; each line that did not says how to repeat it. What the limit of time leaves out is said at the end.
+Each job runs with otel-fr and, with the same fault, without it: both must end alike. The exit status is 1 if a check
+failed; each line with a failure says how to repeat it. The end of the output lists cases that the time limit left out.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tests.support.mounts import tmpfs
 
 MIB = 1 << 20
 SHARE_OF_JOBS = 0.75
-"""Of the time, if there are kills."""
+"""Share of the time for jobs, if there are kills."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; returns the exit status."""
+    """Run the chaos tests. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -125,7 +125,7 @@ def _print_collector(hub: Hub, trouble: str) -> None:
 
 
 def _clock(folder: Path) -> Path | None:
-    """The library that makes clocks wrong; None: there is no C compiler."""
+    """Build the library that makes clocks wrong; None: there is no C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None
@@ -136,7 +136,7 @@ def _clock(folder: Path) -> Path | None:
 
 
 def _impossible(folder: Path, clock: Path | None) -> dict[str, str]:
-    """Faults that this machine cannot have, and why."""
+    """Return the faults that are impossible on this machine, and why."""
     found: dict[str, str] = {}
     if clock is None:
         found |= {name: "no C compiler" for name in FAULTS if "clock" in name}

@@ -13,7 +13,7 @@ from tests.fuzz.run import MIB, Ceilings, Fuzz, Outcome
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; returns the exit status."""
+    """Run the fuzz. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long (default: 60)")
     parser.add_argument("--seed", type=int, help="of all chance; it is printed, to make the same inputs again")

@@ -1,4 +1,4 @@
-"""gRPC calls whose messages are bytes, so that tests choose what goes over the wire."""
+"""gRPC calls with bytes as messages, so that tests choose the bytes on the wire."""
 
 from __future__ import annotations
 

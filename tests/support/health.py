@@ -23,7 +23,7 @@ def waited_for_processor(thread: Path) -> float:
 
 
 class HealthWatch:
-    """Asks /healthz again and again, in a thread of its own.
+    """Asks /healthz again and again, in its own thread.
 
     Latencies do not include the time in which other programs kept the asking or the answering thread from a processor.
 

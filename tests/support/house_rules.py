@@ -24,7 +24,7 @@ COMMENT = re.compile(r"\s*(?://|/?\*)")
 DOCUMENT = re.compile(r"\.(md|ya?ml|html|tmpl|toml|proto)$|(^|/)(Makefile|NOTES\.txt)$|^(?!docs/|tests/).*\.json$")
 """JSON files count, except for those with recorded data."""
 SERVED = re.compile(r"/(api_answers|rate_answers|incident|attribution/answer|web/api|web/endpoints)\.py$")
-"""Modules whose docstrings are texts of /api/openapi.json."""
+"""Modules with docstrings that are texts of /api/openapi.json."""
 GLOSSARY = "docs/reference/glossary.md"
 GENERATED = re.compile(r"_pb2\.pyi?$|/uplot\.min\.js$")
 

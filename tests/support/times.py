@@ -49,7 +49,7 @@ class RealTime:
         return wait_for(look)
 
     def every(self, period: float, work: Callable[[], None]) -> Callable[[], None]:
-        """Run ``work`` in a thread of its own."""
+        """Run ``work`` in its own thread."""
         over = threading.Event()
 
         def repeat() -> None:

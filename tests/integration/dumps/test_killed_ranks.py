@@ -45,7 +45,7 @@ def test_the_ring_of_a_killed_rank_says_that_it_is_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("space", ["pid:[1]", ""])
 def test_a_ring_of_another_container_does_not_say_that_its_rank_is_gone(tmp_path: Path, space: str) -> None:
-    """The container has this host's name, but other pids. A process that is missing here shows nothing about its rank."""
+    """The container has this host's name, but its own pids. A process that is missing here shows nothing."""
     command = [sys.executable, "-c", KILLED, str(ROOT), str(tmp_path), space]
     assert subprocess.run(command, timeout=PATIENCE).returncode == -signal.SIGKILL
     ring = RankRing(tmp_path, 0, 2)

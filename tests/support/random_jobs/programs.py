@@ -308,7 +308,7 @@ def _hsdp(rng: random.Random) -> tuple[Program, Step]:
 
 
 def _overlap(rng: random.Random) -> tuple[Program, Step]:
-    """Random groups that share ranks, each with calls of its own."""
+    """Random groups that share ranks, each with its own calls."""
     program, _ = _begin("overlap", rng.randint(3, 10))
     for number in range(1, rng.randint(2, 6)):
         members = tuple(sorted(rng.sample(range(program.world), rng.randint(2, program.world))))
