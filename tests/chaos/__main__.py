@@ -1,7 +1,7 @@
 """``make chaos``: random faults of real torchrun jobs, and kills of the collector.
 
 Each job runs with otel-fr and, with the same fault, without it: both must end alike. The exit status is 1 if a check
-failed; each line with a failure says how to repeat it. The end of the output lists cases that the time limit left out.
+failed; each line with a failure says how to repeat it. The end of the output says how many of the jobs and kills ran.
 """
 
 from __future__ import annotations
