@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from otel_fr_collector import timeline
 
 from benchmarks import report_costs
-from benchmarks.measured import Server, collector, sink
+from benchmarks.measured import Server, collector, memory_mb, sink
 from benchmarks.simulated_ranks import Batch, Job
 from otel_fr.otlp_sender import CHANNEL_OPTIONS
 
@@ -155,7 +155,7 @@ def measure(count: int, world: int, batch: int, seconds: float, longest: float, 
             result.report_us = round(1e6 * cpu / result.reports, 1)
             result.report_bytes = round((sum(batch.bytes for batch in batches) - size) / result.reports)
             result.core, result.per_rank_us = round(cpu / wall, 3), round(1e6 * cpu / wall / (count * world), 1)
-            result.steady_mb = round(_resident(server), 1)
+            result.steady_mb = round(memory_mb(server.process.pid, "VmRSS"), 1)
             incidents = Incidents(folder / "incidents.jsonl")
             for number in range(stalls):
                 if number:
@@ -267,11 +267,6 @@ def _judging(server: Server) -> float:
     name = "otel_fr_collector_judgement_duration_seconds"
     count = server.metric(f"{name}_count")
     return server.metric(f"{name}_sum") / count if count else 0.0
-
-
-def _resident(server: Server) -> float:
-    pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
-    return pages * 4096 / 1024 / 1024
 
 
 def _pages(result: Result, server: Server) -> None:

@@ -43,7 +43,6 @@ import json
 import math
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -56,6 +55,7 @@ from typing import IO, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.measured import collector
 from tests.support.ports import free_port
 
 BIN = Path(sys.executable).parent
@@ -186,21 +186,6 @@ class Job:
 def _pipe(pipe: IO[str] | None) -> IO[str]:
     assert pipe is not None
     return pipe
-
-
-@contextlib.contextmanager
-def collector() -> Iterator[str]:
-    """Run a collector, and yield its endpoint."""
-    port = free_port()
-    command = [str(BIN / "otel-fr"), "collector", "--grpc", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{free_port()}"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @contextlib.contextmanager
@@ -370,7 +355,10 @@ def main() -> None:
     choose = random.Random(0)
     results = {kind: Results() for kind in kinds}
     end = math.inf if args.minutes is None else time.monotonic() + 60 * args.minutes
-    with collector() as endpoint, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        server = collector(Path(folder))
+        stack.callback(server.stop)
+        endpoint = f"http://{server.address}"
         for launch in range(args.launches):
             until = time.monotonic() + (end - time.monotonic()) / (args.launches - launch)
             with jobs(endpoint, Path(folder), rows, args.device, ranks, Shape(args.width, args.batch)) as running:

@@ -78,9 +78,9 @@ class Finished:
     def output(self) -> str:
         return "".join(line for _, line in self.lines)
 
-    def newest(self, folder: str, pattern: str = "*") -> float | None:
+    def newest(self, folder: str) -> float | None:
         """Return when the last of these files was complete; None: there are no files."""
-        return max((path.stat().st_mtime for path in (self.folder / folder).glob(pattern)), default=None)
+        return max((path.stat().st_mtime for path in (self.folder / folder).glob("*")), default=None)
 
 
 class NotStartedError(Exception):

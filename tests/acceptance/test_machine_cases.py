@@ -266,8 +266,7 @@ def grow(site: Site, **options: Any) -> HostCollector:
     return collector
 
 
-def test_a_rank_that_hangs_on_another_host_is_named_with_torchruns_own_rendezvous(site: Site) -> None:
-    collector, job = site.train(rdzv="c10d")
+def hangs_and_is_named(site: Site, collector: HostCollector, job: HostJob) -> None:
     site.fault("rank 3 on n1 hangs")
     job.touch("hang-3")
     until(collector.causes)
@@ -276,6 +275,10 @@ def test_a_rank_that_hangs_on_another_host_is_named_with_torchruns_own_rendezvou
     (job.folder / "hang-3").unlink()
     assert set(job.stop().values()) == {0}
     check(collector, "n1", HANGS)
+
+
+def test_a_rank_that_hangs_on_another_host_is_named_with_torchruns_own_rendezvous(site: Site) -> None:
+    hangs_and_is_named(site, *site.train(rdzv="c10d"))
 
 
 def test_a_spare_takes_the_place_of_a_host_that_fails_its_check(site: Site) -> None:
@@ -322,15 +325,7 @@ def test_without_a_collector_the_files_of_all_hosts_name_the_rank(site: Site) ->
 
 @needs_otelcol
 def test_a_rank_that_hangs_behind_its_nodes_opentelemetry_collector_is_named(site: Site) -> None:
-    collector, job = site.train_behind_node_collectors()
-    site.fault("rank 3 on n1 hangs")
-    job.touch("hang-3")
-    until(collector.causes)
-    collector.settle()
-    job.touch("go")
-    (job.folder / "hang-3").unlink()
-    assert set(job.stop().values()) == {0}
-    check(collector, "n1", HANGS)
+    hangs_and_is_named(site, *site.train_behind_node_collectors())
 
 
 @needs_otelcol

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import signal
 import ssl
@@ -19,6 +18,7 @@ from tests.support import warm
 from tests.support.collector_view import Answer, CollectorView
 from tests.support.commands import OTEL_FR
 from tests.support.grpc_calls import stream, unary
+from tests.support.json_lines import json_lines
 from tests.support.times import RealTime
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -91,8 +91,7 @@ class Collector(CollectorView):
             return Answer(error.code, dict(error.headers), error.read())
 
     def lines(self) -> list[dict[str, Any]]:
-        whole, _, _ = self.incidents_file.read_text().rpartition("\n")  # the last line may be half written
-        return [json.loads(line) for line in whole.splitlines()]
+        return json_lines(self.incidents_file)
 
     def said(self) -> str:
         return self.err_file.read_text()

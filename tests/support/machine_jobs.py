@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support import torchrun
 from tests.support.commands import OTEL_FR
 from tests.support.external_programs import OTELCOL
+from tests.support.json_lines import json_lines
 from tests.support.machines import Host
 from tests.support.paths import DEPLOY, JOBS, ROOT
 from tests.support.verdicts import cause_incidents
@@ -69,7 +70,7 @@ class HostCollector:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return each published change."""
-        return [json.loads(line) for line in self._file.read_text().splitlines()]
+        return json_lines(self._file)
 
     def causes(self) -> list[dict[str, Any]]:
         """Return the last state of each cause, in order of opening."""

@@ -9,7 +9,6 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ from tests.support.collector_view import CollectorView
 from tests.support.commands import OTEL_FR, otel_fr, run
 from tests.support.http_servers import Handler, http_server
 from tests.support.incident_receivers import Receiver
+from tests.support.json_lines import json_lines
 from tests.support.long_tests import all_but
 from tests.support.played_job import Job
 from tests.support.ports import free_address
@@ -227,13 +227,9 @@ def test_incidents_are_followed_over_a_restart_and_each_change_is_printed_once(t
             process = subprocess.Popen(command, stdout=out, stderr=err)
         stack.callback(process.kill)
 
-        def printed() -> list[dict[str, Any]]:
-            whole, _, _ = (tmp_path / "followed").read_text().rpartition("\n")
-            return [json.loads(line) for line in whole.splitlines()]
-
         def followed() -> list[tuple[str, str]]:
             """Return the changes except updates: on a busy machine a late report may change the incident."""
-            found = [(line["change"], line["incident"]["id"]) for line in printed()]
+            found = [(line["change"], line["incident"]["id"]) for line in json_lines(tmp_path / "followed")]
             return [one for one in found if one[0] != "updated"]
 
         assert wait_for(lambda: followed() == [("opened", number)])
@@ -243,7 +239,7 @@ def test_incidents_are_followed_over_a_restart_and_each_change_is_printed_once(t
         job.collector = second
         job.go_on(waiting)
         assert wait_for(lambda: followed() == [("opened", number), ("resolved", number)])
-        revisions = [line["incident"]["revision"] for line in printed()]
+        revisions = [line["incident"]["revision"] for line in json_lines(tmp_path / "followed")]
         assert revisions == sorted(set(revisions))
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import signal
@@ -23,6 +22,7 @@ from otel_fr_collector.output import Unblocked
 
 from tests.support.commands import OTEL_FR
 from tests.support.grpc_calls import unary
+from tests.support.json_lines import json_lines
 from tests.support.played_job import Job
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -61,8 +61,7 @@ class Unread:
         return unary(self.channel, method)(data, **{"timeout": PATIENCE, "wait_for_ready": True, **options})
 
     def jobs_with_incidents(self) -> set[str]:
-        whole, _, _ = self.incidents_file.read_text().rpartition("\n")  # the last line may be half written
-        return {json.loads(line)["job"] for line in whole.splitlines()}
+        return {line["job"] for line in json_lines(self.incidents_file)}
 
     def fetch(self, path: str) -> str:
         with urllib.request.urlopen(self.http + path, timeout=PATIENCE) as answer:
