@@ -8,6 +8,7 @@ and another process continues with the next file.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import faulthandler
 import gc
@@ -125,7 +126,8 @@ class _Reader:
     def end(self) -> None:
         """End the process, if there is one."""
         if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has died, and the program ignores SIGCHLD
+                os.kill(self._pid, signal.SIGKILL)
             self._wait()
 
     def _wait(self) -> int:

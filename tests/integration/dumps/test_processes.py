@@ -6,17 +6,21 @@ import copyreg
 import errno
 import os
 import pickle
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import pytest
 
+from otel_fr.dumps.processes import read_all
 from otel_fr.dumps.read import load, load_folder
-from otel_fr.dumps.safe_parse import Limits, UnreadableDump
+from otel_fr.dumps.safe_parse import DEFAULT_LIMITS, Limits, UnreadableDump
+from otel_fr.ring import process_state
 from tests.support.torch_files import plain_file
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 BAD = {
     "time": b"\x80\x02}(K\x01\x85q\x00" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(80)) + b"Nu.",
@@ -87,6 +91,26 @@ def test_without_a_process_a_file_is_not_read(tmp_path: Path, monkeypatch: pytes
     path.write_bytes(pickle.dumps(plain_file(), 2))
     with pytest.raises(UnreadableDump, match="cannot start a process to read it"):
         load(path)
+
+
+def reader_of(path: Path, bound: Callable[[int], None]) -> int:
+    return os.getpid()
+
+
+def kill(reader: int) -> int:
+    os.kill(reader, signal.SIGKILL)
+    until(lambda: process_state(reader) is None)
+    return reader
+
+
+def test_where_children_are_ignored_a_reader_that_was_killed_is_replaced() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        found = read_all(reader_of, DEFAULT_LIMITS, [Path("one"), Path("two")], 1)
+        readers = {kill(cast(int, reader)) for _, reader in found}
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert len(readers) == 2
 
 
 def test_a_registered_extension_is_not_found(tmp_path: Path) -> None:
