@@ -5,7 +5,7 @@ engine replaces ``wait`` once such a call is made. The compiled engine uses ``Fo
 (native/followed_work.hpp). Errors are explained if OTEL_FR_ON_PEER_FAILURE lets otel-fr end calls.
 
 A Work is identified by its Python object. Each thread's last Work is held until its caller has it, that is until the
-thread's next call. Other Works are kept by weak references.
+thread's next call, its end, or until any thread waits for the Work. Other Works are kept by weak references.
 """
 
 from __future__ import annotations
@@ -21,6 +21,13 @@ from otel_fr.fault_tolerance.sections import keep_out
 from otel_fr.ring import POSTED, RecordState
 
 End = Callable[[int, int, int, int, int], None]
+
+
+class _Here(threading.local):
+    """The last Work of the current thread. This ends with the thread."""
+
+    def __init__(self) -> None:
+        self.held: set[Any] = set()
 
 
 class Waits:
@@ -41,9 +48,8 @@ class Waits:
         self._replaced = Replacements()
         self._is_installed = False
         self._explanation: Callable[[Exception], Exception | None] = _none
-        self._known: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
-        self._held: dict[int, Any] = {}
-        """By thread: its last Work, until the thread waits for it or makes another call."""
+        self._known: dict[int, tuple[weakref.ref[Any], int, int, int, weakref.ref[set[Any]]]] = {}
+        self._here = _Here()
 
     def follow(self, work: Any, ticket: int, group_index: int, sequence_id: int) -> None:
         """Record the end of ``work`` once it ends. ``sequence_id`` is 0 for a send or receive."""
@@ -56,8 +62,9 @@ class Waits:
             if known.pop(key, None) is not None:
                 self._end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)
 
-        known[key] = (weakref.ref(work, dropped), ticket, group_index, sequence_id)
-        self._held[threading.get_ident()] = work
+        held = self._here.held
+        held.add(work)
+        known[key] = (weakref.ref(work, dropped), ticket, group_index, sequence_id, weakref.ref(held))
         if not sequence_id:
             self._waited(ticket, POSTED)
 
@@ -68,7 +75,7 @@ class Waits:
 
     def let_go(self) -> None:
         """Release the last Work of this thread. At the thread's next call, the caller has it or has dropped it."""
-        self._held.pop(threading.get_ident(), None)
+        self._here.held.clear()
 
     def _install(self) -> None:
         if not self._is_installed:
@@ -83,7 +90,9 @@ class Waits:
         def our_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             entry = known.pop(id(work), None) if known else None
             if entry is not None:
-                self.let_go()
+                held = entry[4]()  # of the thread that made the call; None: it has ended
+                if held is not None:
+                    held.discard(work)
                 if not entry[3]:
                     waited(entry[1], clock())
             state = RecordState.FAILED
@@ -115,7 +124,7 @@ class Waits:
         self._replaced.undo()
         self._is_installed = False
         self.stop_tracking()
-        self._held.clear()
+        self._here = _Here()
 
 
 def _none(error: Exception) -> None:
