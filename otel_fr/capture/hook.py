@@ -52,6 +52,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, patch: Callable[[ModuleType], None]) -> None:
         self._name = name
         self._patch = patch
+        self._is_searching = False
 
     def watch(self) -> None:
         """Patch the module now if it is imported, else once it is."""
@@ -64,16 +65,20 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self._name or self._is_searching:
             return None
-        self.withdraw()  # so that the search below does not call this finder again
-        spec = importlib.util.find_spec(fullname)
+        self._is_searching = True  # the search below calls this finder again
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._is_searching = False
         if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
             return None
         load = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            load(module)
+            load(module)  # if this raises, the program may import the module again
+            self.withdraw()
             self._patch(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
