@@ -79,20 +79,19 @@ class DefinitionWriter(StatusWriter):
     )
 
     def __init__(self, path: Path, mapping: mmap.mmap, layout: Layout) -> None:
-        """``mapping`` must be all zeros. The caller starts the first generation, once the header is written."""
         super().__init__(path, mapping, layout)
         self.signatures: dict[Hashable, int] = {}
         self.sites: dict[Hashable, int] = {}
         self.threads: dict[int, int] = {}
-        self.generation = 1
         self._layout = layout
         self._head = 0
-        self._half = 0
         self._used = 0
         self._generation_first = 1
         self._groups: dict[int, WrittenGroup] = {}
         self._next_group = 0
         self._rows = [layout.progress // 8 + row * (ROW_SIZE // 8) for row in reversed(range(PROGRESS_ROWS))]
+        self._words[WORD_TAIL] = 1
+        self._start_generation(1)
 
     # ---- groups
 

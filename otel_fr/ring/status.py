@@ -1,19 +1,22 @@
-"""Methods of the writer that describe the rank: meta, exceptions, state, counters."""
+"""The creation of a ring file, and methods of the writer that describe the rank: meta, exceptions, state, counters."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from otel_fr.ring import documents
 from otel_fr.ring.activity_writer import ActivityWriter
 from otel_fr.ring.decision_writer import DecisionWriter
+from otel_fr.ring.files import new_ring
 from otel_fr.ring.layout import (
     COUNTERS,
     EXCEPTION_ROOM,
+    HEADER_COMPLETE,
     META_ROOM,
     STATUS_COUNTERS,
     STATUS_EXCEPTION,
@@ -24,7 +27,10 @@ from otel_fr.ring.layout import (
     THREAD_DOCUMENTS,
     THREAD_ROOM,
     Layout,
+    own_header,
 )
+
+_W = TypeVar("_W", bound="StatusWriter")
 
 
 class StatusWriter:
@@ -49,9 +55,11 @@ class StatusWriter:
     )
 
     def __init__(self, path: Path, mapping: mmap.mmap, layout: Layout) -> None:
-        """``mapping`` must be all zeros."""
+        """Use `create`. Writes the header into ``mapping``, which is all zeros."""
         self.path = path
         self._map = mapping
+        header = own_header(layout)
+        mapping[: len(header)] = header
         self._words = memoryview(mapping).cast("Q")
         self._status = layout.status
         self._meta_number = 0
@@ -61,6 +69,29 @@ class StatusWriter:
         self.decisions = DecisionWriter(mapping, layout.decisions)
         counters = (layout.status + STATUS_COUNTERS) // 8
         self._counter_words = {name: counters + index for index, name in enumerate(COUNTERS)}
+
+    @classmethod
+    def create(cls: type[_W], folders: Sequence[Path], name: str, capacity: int, meta: Mapping[str, object]) -> _W:
+        """Create a ring file in the first of ``folders`` that can hold it.
+
+        The file is ``FOLDER/otel-fr-UID/NAME``, with mode 0600 in a folder of mode 0700. All its space is reserved. If
+        the name is taken, the file is ``NAME.1`` and so on: files of other processes are kept.
+
+        Args:
+            capacity: how many records are kept. The file takes 96 bytes for each, and 128 more for definitions (at
+                least 512 KiB).
+            meta: describes the rank; see `set_meta`.
+
+        Raises:
+            OSError: no folder can hold the file; each is named with its reason.
+            ValueError: capacity or name is out of range.
+        """
+        layout = Layout.of(capacity)
+        with new_ring(folders, name, layout) as (path, mapping):
+            writer = cls(path, mapping, layout)
+            writer.set_meta(meta)
+            writer._words[HEADER_COMPLETE // 8] = 1
+            return writer
 
     def set_meta(self, values: Mapping[str, object]) -> None:
         """Replace the values that describe the rank: JSON of at most 4016 bytes, shortened if longer.

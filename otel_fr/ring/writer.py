@@ -5,15 +5,10 @@ Once the file is created, nothing here locks, waits, or calls the operating syst
 
 from __future__ import annotations
 
-import mmap
 import zlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from otel_fr.ring.definition_writer import DefinitionWriter
-from otel_fr.ring.files import new_ring
 from otel_fr.ring.layout import (
-    HEADER_COMPLETE,
     KIND_COLLECTIVE,
     KIND_P2P,
     ROW_COMPLETED,
@@ -30,11 +25,8 @@ from otel_fr.ring.layout import (
     SLOT_WAITED_WORD,
     U32,
     WORD_HEAD,
-    WORD_TAIL,
-    Layout,
     RecordState,
     StaleGeneration,
-    own_header,
 )
 
 
@@ -42,36 +34,6 @@ class RingWriter(DefinitionWriter):
     """Writes one ring file. Not thread safe: the caller holds a lock. Not for use after a fork."""
 
     __slots__ = ()
-
-    def __init__(self, path: Path, mapping: mmap.mmap, layout: Layout, meta: Mapping[str, object]) -> None:
-        """Use `create`. Writes the header into ``mapping``, which is all zeros."""
-        super().__init__(path, mapping, layout)
-        header = own_header(layout)
-        mapping[: len(header)] = header
-        self._words[WORD_TAIL] = 1
-        self._start_generation(1)
-        self.set_meta(meta)
-        self._words[HEADER_COMPLETE // 8] = 1
-
-    @classmethod
-    def create(cls, folders: Sequence[Path], name: str, capacity: int, meta: Mapping[str, object]) -> RingWriter:
-        """Create a ring file in the first of ``folders`` that can hold it.
-
-        The file is ``FOLDER/otel-fr-UID/NAME``, with mode 0600 in a folder of mode 0700. All its space is reserved. If
-        the name is taken, the file is ``NAME.1`` and so on: files of other processes are kept.
-
-        Args:
-            capacity: how many records are kept. The file takes 96 bytes for each, and 128 more for definitions (at
-                least 512 KiB).
-            meta: describes the rank; see `set_meta`.
-
-        Raises:
-            OSError: no folder can hold the file; each is named with its reason.
-            ValueError: capacity or name is out of range.
-        """
-        layout = Layout.of(capacity)
-        with new_ring(folders, name, layout) as (path, mapping):
-            return cls(path, mapping, layout, meta)
 
     @property
     def head(self) -> int:

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_fr.ring.definition_writer import MAX_INTERNED
 from otel_fr.ring.definitions import MAX_GROUP_PAYLOAD, GroupDef, SignatureDef, SiteDef, fitting, thread_bytes
-from otel_fr.ring.files import new_ring
-from otel_fr.ring.layout import (
-    COUNTERS,
-    HEADER_COMPLETE,
-    DefinitionKind,
-    Layout,
-    StaleGeneration,
-    own_header,
-)
+from otel_fr.ring.layout import COUNTERS, DefinitionKind, Layout, StaleGeneration
 from otel_fr.ring.status import StatusWriter
 
 if TYPE_CHECKING:
@@ -38,16 +30,13 @@ class CompiledRingWriter(StatusWriter):
 
     __slots__ = ("_cached", "complete", "core", "remove_group", "signatures", "sites", "threads", "wait")
 
-    def __init__(self, path: Path, mapping: mmap.mmap, layout: Layout, meta: Mapping[str, object]) -> None:
-        """Use `create`. Writes the header into ``mapping``, which is all zeros."""
+    def __init__(self, path: Path, mapping: mmap.mmap, layout: Layout) -> None:
         from otel_fr.capture.native._ringwriter import Core
 
         super().__init__(path, mapping, layout)
         self.signatures: dict[Hashable, int] = {}
         self.sites: dict[Hashable, int] = {}
         self.threads: dict[int, int] = {}
-        header = own_header(layout)
-        mapping[: len(header)] = header
         self.core: Core = Core(
             mapping,
             layout.capacity,
@@ -62,16 +51,6 @@ class CompiledRingWriter(StatusWriter):
         )
         self.complete, self.wait, self.remove_group = self.core.complete, self.core.wait, self.core.remove_group
         self._cached = self.core.generation
-        self.set_meta(meta)
-        self._words[HEADER_COMPLETE // 8] = 1
-
-    @classmethod
-    def create(
-        cls, folders: Sequence[Path], name: str, capacity: int, meta: Mapping[str, object]
-    ) -> CompiledRingWriter:
-        layout = Layout.of(capacity)
-        with new_ring(folders, name, layout) as (path, mapping):
-            return cls(path, mapping, layout, meta)
 
     @property
     def head(self) -> int:
