@@ -11,14 +11,12 @@ from typing import TypeVar
 
 from otel_fr.dumps.model import Problem
 from otel_fr.dumps.safe_parse import Limits, UnreadableDump
+from otel_fr.ring.layout import MAGIC
 
 MAX_FILES = 100_000
 """Files of a folder that are examined."""
 MAX_DEPTH = 100
 """Depth of nested folders that are examined. Before Python 3.12, os.walk is recursive and fails after 900."""
-
-RING_MAGIC = b"OTELFRRB"
-"""The first bytes of a ring file (docs/reference/ring-format.md)."""
 
 _ENDINGS = (".gz", ".json", ".pickle", ".pkl", ".bin", ".dump", ".trace", ".ring")
 _HEAD_BYTES = 1024 * 1024
@@ -81,7 +79,7 @@ def size(path: Path) -> int:
 
 def is_ring(path: Path) -> bool:
     """Return whether a file begins like a ring file."""
-    return _head(path, len(RING_MAGIC)) == RING_MAGIC
+    return _head(path, len(MAGIC)) == MAGIC
 
 
 def may_be_one(path: Path, limits: Limits) -> bool:
@@ -93,7 +91,7 @@ def may_be_one(path: Path, limits: Limits) -> bool:
         return False
     if head.startswith(_GZIP):
         head = _head(path, 64, unpack=True) or head
-    if head.startswith(RING_MAGIC):
+    if head.startswith(MAGIC):
         return True
     if path.suffix.lower() in _DOCUMENTS:
         return False
@@ -112,7 +110,7 @@ def looks_like_one(path: Path) -> bool:
 
 def _has_signs(path: Path) -> bool:
     head = _head(path, _HEAD_BYTES, unpack=True)
-    return head.startswith(RING_MAGIC) or any(sign in head for sign in _SIGNS)
+    return head.startswith(MAGIC) or any(sign in head for sign in _SIGNS)
 
 
 def _head(path: Path, count: int, unpack: bool = False) -> bytes:

@@ -23,6 +23,7 @@ from otel_fr.dumps.safe_parse import UnreadableDump
 from otel_fr.identity import STREAMS, decode_ranks, encode_ranks
 from otel_fr.match.model import CallState
 from otel_fr.operations import ALL_TO_ALL, MESSAGES, NewGroup
+from otel_fr.ring import POSTED
 
 _STATES = {state.value: state for state in CallState}
 _UNKNOWN_SPLITS: tuple[int, ...] = ()
@@ -190,10 +191,6 @@ class PyTorchReader(EntryReader):
         }
 
 
-_POSTED = 1
-"""``otel_fr_waited_ns`` of a call that no thread waits for (otel_fr.ring.POSTED)."""
-
-
 class OtelFrReader(EntryReader):
     """Reads otel-fr's entries."""
 
@@ -285,7 +282,7 @@ class OtelFrReader(EntryReader):
         ended = exact_column([0 if value is None else value for value in recorded])
         waited = times_column(table.optional("otel_fr_waited_ns"))
         since = np.where(waited == NONE, issued, waited)
-        since = np.where(since == _POSTED, issued if self._written_ns is None else self._written_ns, since)
+        since = np.where(since == POSTED, issued if self._written_ns is None else self._written_ns, since)
         duration = (ended - issued) / 1e9
         duration[open_ | np.isnan(seconds_column(table.optional("duration_ms"), 1e3))] = np.nan
         wall = times_column(table.optional("time_discovered_completed_ns"))

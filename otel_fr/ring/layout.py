@@ -75,7 +75,7 @@ ROW_GROUP, ROW_ENQUEUED, ROW_COMPLETED, ROW_P2P, ROW_ISSUED, ROW_ENDED, ROW_LAST
 # Slot: the part under the crc, then crc + pad, waited, ended.
 SLOT_BODY: Final = struct.Struct("<QqQQQIIIIIBBHII")
 SLOT_TAIL: Final = struct.Struct("<IIqQ")
-SLOT: Final = struct.Struct("<QqQQQIIIIIBBHIIIIqQ")
+SLOT: Final = struct.Struct(SLOT_BODY.format + SLOT_TAIL.format[1:])
 SLOT_WAITED_WORD: Final = 10
 SLOT_ENDED_WORD: Final = 11
 POSTED: Final = 1
