@@ -321,7 +321,11 @@ class Numbers:
         own[key] = _Last(point.start, point.time, point.total, array("Q", point.counts))
         if last is None:
             age = (point.time - point.start) / _NANO
-            return (point.total, point.counts) if age <= self._clock() - self._since + LATE_START else None
+            if age <= self._clock() - self._since + LATE_START:
+                return point.total, point.counts
+            if key[0] == names.METRIC_CALLS:
+                self._told_until.setdefault(rank, point.time)  # the next points cover only what comes after this one
+            return None
         is_new = point.start > last.start or point.total < last.total or len(point.counts) != len(last.counts)
         if is_new:
             return point.total, point.counts

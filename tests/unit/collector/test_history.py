@@ -49,6 +49,18 @@ def test_rates_are_over_the_time_that_the_ranks_have_told_of() -> None:
     assert len(found[7:]) > 20
 
 
+def test_after_a_restart_of_the_collector_rates_begin_at_the_first_point() -> None:
+    collector = Collector()
+    rank = Rank(collector, 0, age=3_600.0, world=1)
+    rank.send(1_000)
+    (run,) = collector.service.runs.by_id.values()
+    before = run.sample(collector.now)
+    for _ in range(2):
+        collector.now += 15.0
+        rank.send(75)
+    assert rates(before, run.sample(collector.now)).collectives == pytest.approx(5.0)
+
+
 def test_a_quarter_of_an_hour_is_kept_and_the_first_sample() -> None:
     history = History()
     for number in range(200):
