@@ -126,9 +126,7 @@ class Waits:
 
         Calls on devices count with their times there, see `add_timed`.
         """
-        if self.is_off or not self._is_measured(sequence):
-            return
-        first = calls.get(members[0] if members else min(calls))
+        first = None if self.is_off else calls.get(members[0] if members else min(calls))
         if first is None:
             return
         if isinstance(first, RankCall):
@@ -136,8 +134,8 @@ class Waits:
         else:
             at, signature, is_seen = first[5] / NANO, first[1].signature, first[1].is_end_seen
         if is_seen:
-            self.are_ends_seen = not self.measured
-        elif at is not None:
+            self.are_ends_seen = not self.measured  # `add_timed` counts it
+        elif self._is_measured(sequence) and at is not None:
             of = self._note(sequence, at, len(calls))
             if signature.operation in ENDS_TOGETHER:
                 self._measure(calls, _durations(calls), of, self._lasting.pop(sequence, NOTHING))

@@ -148,6 +148,13 @@ def test_what_a_wait_costs_is_that_of_the_devices() -> None:
     assert dict(group.waits.tallies.items())[1].waited_for == pytest.approx(group.waits.lost)
 
 
+def test_while_there_are_not_too_many_collectives_each_is_measured() -> None:
+    job = DeviceJob(4, untimed=0.0)
+    play(job, ddp, lambda _: 3.0 / waits.FAST, 30.0, lambda: False)
+    (group,) = job.run.groups.values()
+    assert group.waits.measured > 0.9 * 30.0 * waits.FAST * 2 / 3
+
+
 def test_calls_that_wait_for_spans_of_other_ranks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "MAX_OPEN", 10)
     job = DeviceJob(4)
