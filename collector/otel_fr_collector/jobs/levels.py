@@ -9,8 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from otel_fr.rank_report.bounds import MAX_NUMBER
-
 Numbers = npt.NDArray[np.int64]
 
 
@@ -77,18 +75,13 @@ class Levels:
         self._numbers: dict[str, int] = {}
         self._order = self._starts = np.zeros(0, np.int64)
 
-    def add(self, rank: int, group: str, enqueued: int = 0, completed: int = 0) -> int:
+    def add(self, rank: int, group: str) -> int:
         """Add a pair of a rank and a group; returns its index."""
         self._rank.append(rank)
         self._group.append(self._numbers.setdefault(group, len(self._numbers)))
-        self.enqueued.append(min(enqueued, MAX_NUMBER))
-        self.completed.append(min(completed, MAX_NUMBER))
+        self.enqueued.append(0)
+        self.completed.append(0)
         return len(self._rank) - 1
-
-    def add_all(self, rank: int, progress: Mapping[str, list[int]]) -> None:
-        """Add the pairs of a rank from before a restart, and append the index to each entry of ``progress``."""
-        for group, own in progress.items():
-            own.append(self.add(rank, group, own[0], own[1]))
 
     def by_group(self) -> ByGroup:
         """Copy the columns as they are now."""

@@ -169,8 +169,12 @@ class Run:
         for state in ranks:
             known = self.rank_state(state.rank)
             if known is not None and known.report is None:
+                told, state.progress = state.progress, known.progress
                 self.ranks[state.rank] = state
-                self.levels.add_all(state.rank, state.progress)
+                for group, numbers in told.items():
+                    own = self.note_progress(state, group, numbers[0], numbers[1])
+                    if own is not None:
+                        own[2:5] = numbers[2:5]
 
     def note_origin(
         self,
@@ -195,11 +199,6 @@ class Run:
         """Record that calls mismatch. The run is judged once this has settled."""
         if self.mismatch_since is None:
             self.mismatch_since = now
-
-    def note_bad_end(self, now: float) -> None:
-        """Record that a rank or a call ended badly. The run is judged once this has settled."""
-        if self.bad_end_since is None and not self.ended_clean:
-            self.bad_end_since = now
 
     def mark_replaced(self) -> None:
         """Stop judging the run: the job continues in another one, or its launcher ends the ranks for new nodes."""
@@ -360,8 +359,9 @@ class Run:
         is_news = state.keep_ending(given)
         state.weigh(self.usage)
         failed_before = {call.record for call in before.failed} if contents.failed else set()
-        if is_news or any(call.record not in failed_before for call in contents.failed):
-            self.note_bad_end(now)
+        is_bad = is_news or any(call.record not in failed_before for call in contents.failed)
+        if is_bad and self.bad_end_since is None and not self.ended_clean:
+            self.bad_end_since = now
 
     def note_fingerprint(self, group: GroupState, rank: int, given: Sequence[int], now: float) -> None:
         """Compare a rank's fingerprint of a group (not empty), unless the rank's recording had errors."""

@@ -10,6 +10,7 @@ from typing import Any, TypedDict, TypeVar, cast
 
 from otel_fr.incident import CollectorIncidentData, StateName, timestamp
 from otel_fr.match import Category, Ending, Finding, Group, Place, StackGroup, ThreadException
+from otel_fr.rank_report import MAX_NUMBER
 from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
 from otel_fr_collector.incidents.resolution import Resolution
@@ -106,8 +107,8 @@ class SavedRun:
                 ending=ending,
                 thread_exceptions=tuple([ThreadException(*one) for one in item.get("thread_exceptions") or ()]),
                 progress={
-                    group: [own[0], own[1], DESTROYED if group in destroyed else 0, 0, -1]
-                    for group, own in item["standings"].items()
+                    group: [min(one, MAX_NUMBER), min(two, MAX_NUMBER), DESTROYED if group in destroyed else 0, 0, -1]
+                    for group, (one, two, *_) in item["standings"].items()
                 },
                 is_exiting=bool(item["is_exiting"]),
                 exit_message=item["exit_message"] or "",

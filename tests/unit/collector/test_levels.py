@@ -21,15 +21,14 @@ def counts(run: Run) -> dict[str, dict[int, tuple[int, int]]]:
     return found
 
 
-@given(STEPS, STEPS)
-def test_they_are_those_of_the_ranks(
-    before: list[tuple[int, str, int, int]], steps: list[tuple[int, str, int, int]]
-) -> None:
+@given(st.lists(STEPS, max_size=2), STEPS)
+def test_they_are_those_of_the_ranks(restored: list[Steps], steps: Steps) -> None:
     run = new_run()
-    known: dict[int, RankState] = {}
-    for rank, group, enqueued, completed in before:
-        known.setdefault(rank, RankState(rank)).progress[group] = [enqueued, completed, 0, 0, -1]
-    run.restore(None, {}, known.values())
+    for before in restored:
+        known: dict[int, RankState] = {}
+        for rank, group, enqueued, completed in before:
+            known.setdefault(rank, RankState(rank)).progress[group] = [enqueued, completed, 0, 0, -1]
+        run.restore(None, {}, known.values())
     for number, (rank, group, enqueued, completed) in enumerate(steps):
         state = rank_in(run, rank)
         run.note_progress(state, group, enqueued, completed)
@@ -39,6 +38,7 @@ def test_they_are_those_of_the_ranks(
     spans = {group: [min(own.values()), max(own.values())] for group, own in wanted.items()}
     assert seen.spans() == {group: (low[0], high[0]) for group, (low, high) in spans.items()}
     assert seen.lag() == max((high[0] - low[0] for low, high in spans.values()), default=0)
+    assert run.progress_entries == run.usage.progress_entries == sum(map(len, wanted.values()))
     for group in "abcd":
         found = {rank: (one, two) for rank, one, two in zip(*(part.tolist() for part in seen.of(group)), strict=True)}
         assert found == wanted.get(group, {})
