@@ -187,8 +187,10 @@ class Ingest:
                 continue
             origin, items = found
             for item in items:
+                is_report = False
                 try:
                     record = read_record(item)
+                    is_report = record.event_name.startswith(REPORTS)
                     given = await _report_of(record, origin.rank, work)
                     learned = None
                     if given is not None and len(given.groups) > GROUPS:
@@ -196,7 +198,7 @@ class Ingest:
                     counts["otel_fr" if self._record(origin, record, given, learned, reports, ended) else "other"] += 1
                 except ValueError as error:
                     counts["invalid"] += 1
-                    reports["invalid"] += 1
+                    reports["invalid"] += is_report
                     problems[:] = [str(error)[:200]]
                 if work.is_over:
                     await work.next()

@@ -161,6 +161,17 @@ def test_an_unusable_report_is_counted_and_harmless(collector: VirtualCollector,
     assert collector.metric("otel_fr_collector_rank_reports_total", outcome="invalid") == before + 1
 
 
+def test_an_unusable_request_for_the_workload_is_no_report(collector: VirtualCollector) -> None:
+    def invalid() -> tuple[float, float]:
+        items = collector.metric(ITEMS, signal="logs", kind="invalid")
+        return items, collector.metric("otel_fr_collector_rank_reports_total", outcome="invalid")
+
+    items, reports = invalid()
+    with collector.job(2, "unusable") as job:
+        job.ranks[0].ask("restart")
+    assert invalid() == (items + 1, reports)
+
+
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, 2_047), st.integers(0, 8), st.binary(max_size=12)), min_size=1, max_size=6
