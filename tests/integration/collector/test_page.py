@@ -55,6 +55,19 @@ def test_an_address_that_leads_nowhere_says_so(stage: Stage, page: Any) -> None:
         expect(page.locator("h1")).to_have_text("Jobs")
 
 
+def test_a_list_from_before_the_stream_broke_replaces_no_newer_one(stage: Stage, page: Any) -> None:
+    stage.hang(stage.job(8), 5)
+    slow: list[Any] = []
+    page.route("**/api/v1/events", lambda route: route.fulfill(body=""), times=1)  # a stream that ends at once
+    page.route("**/api/v1/incidents?view=brief*", lambda route: slow.append(route), times=1)
+    page.goto(f"{stage.url}/#/incidents")
+    expect(page.locator("#open-count")).to_have_text("1")
+    with page.expect_event("requestfinished", lambda one: one == slow[0].request):
+        slow[0].fulfill(json={"incidents": []})
+    stage.hang(stage.job(8, "job-8"), 5)
+    expect(page.locator("#open-count")).to_have_text("2")
+
+
 def test_an_incident_links_to_its_runbook(stage: Stage, page: Any) -> None:
     number = stage.hang(stage.job(8), 5)["id"]
     page.goto(f"{stage.url}/#/incidents/{number}")

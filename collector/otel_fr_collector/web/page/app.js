@@ -60,12 +60,14 @@ function changed(why) {
 let told = null; // incidents from the stream while their list is loading: the list may be older
 
 async function loadIncidents() {
-  told = [];
+  const mine = (told = []);
   try {
-    state.incidents = (await get("incidents?view=brief&include=consequences")).incidents;
-    for (const one of told) put(one);
+    const { incidents } = await get("incidents?view=brief&include=consequences");
+    if (told !== mine) return; // the stream has connected again: a newer list comes, or has come
+    state.incidents = incidents;
+    for (const one of mine) put(one);
   } finally {
-    told = null;
+    if (told === mine) told = null;
   }
   changed("incident");
 }
