@@ -191,7 +191,7 @@ class Client:
     def __init__(self, url: str, token: str = "", ca_file: Path | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CollectorError(f"{url!r} is not an http:// or https:// URL")
+            raise CollectorError(f"{hide_password(url)!r} is not an http:// or https:// URL")
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         context = ssl.create_default_context()
@@ -349,9 +349,9 @@ class Client:
             reason = f"status {status}"
         hint = f" (pass a token with --token-file or {TOKEN_VARIABLE})" if status in (401, 403) else ""
         if status == 404:
-            raise UnknownError(f"{self.url} answered: {reason}")
+            raise UnknownError(f"{hide_password(self.url)} answered: {reason}")
         kind = RefusedError if status in (401, 403) else CollectorError
-        raise kind(f"{self.url} refused the request: {reason}{hint}")
+        raise kind(f"{hide_password(self.url)} refused the request: {reason}{hint}")
 
 
 def _is_no_http(error: BaseException) -> bool:

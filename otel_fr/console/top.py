@@ -22,6 +22,7 @@ from otel_fr.console.keys import Keys, reading
 from otel_fr.incident import IncidentHead
 from otel_fr.presentation import count_text
 from otel_fr.printable import printable
+from otel_fr.redaction import hide_password
 
 WIDE = 160
 """Width of the table in characters if stdout is not a terminal."""
@@ -129,8 +130,8 @@ def overview(url: str, shown: Shown, width: int) -> Group:
 
 
 def _head(url: str, shown: Shown) -> Text:
-    text = f"{url}  {count_text(len(shown.jobs), 'job')}, {count_text(len(shown.open), 'firing incident')}"
-    return Text(f"{text}  {datetime.now():%H:%M:%S}\n", "dim", no_wrap=True)
+    counts = f"{count_text(len(shown.jobs), 'job')}, {count_text(len(shown.open), 'firing incident')}"
+    return Text(f"{hide_password(url)}  {counts}  {datetime.now():%H:%M:%S}\n", "dim", no_wrap=True)
 
 
 class _Top:

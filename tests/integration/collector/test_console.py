@@ -88,6 +88,19 @@ def test_an_answer_that_is_nested_without_end_is_no_collectors(status: int) -> N
     assert done.stderr.count("\n") == 1
 
 
+def test_a_password_in_the_collectors_url_is_not_shown(collector: VirtualCollector) -> None:
+    class Refusing(Handler):
+        def do_GET(self) -> None:
+            self.reply(403)
+
+    top = otel_fr("top", "--collector", collector.http.replace("//", "//me:secret@"))
+    assert top.stdout.startswith("http://...@127.0.0.1:")
+    with http_server(Refusing) as server:
+        done = otel_fr("incidents", "--collector", f"http://me:secret@127.0.0.1:{server.server_port}")
+    assert "http://...@127.0.0.1" in done.stderr
+    assert "secret" not in done.stderr
+
+
 def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(process: Collector) -> None:
     with terminal([*OTEL_FR, "top", "--collector", process.http, "--interval", "0.2"]) as top:
         assert top.shows("no job reports now")
