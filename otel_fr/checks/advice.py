@@ -21,6 +21,7 @@ from otel_fr.attribution.v1.attribution_pb2 import GetRequest, GetResponse
 from otel_fr.checks.model import Outcome, Status
 from otel_fr.config import CERTIFICATE_VARIABLE, COLLECTOR_VARIABLE, TOKEN_VARIABLE, has_endpoint
 from otel_fr.otlp_sender import grpc_target, protocol_of, sender_from_env
+from otel_fr.redaction import hide_password
 
 METHOD: Final = "/otel_fr.attribution.v1.Attribution/Get"
 POLL_SECONDS: Final = 0.25
@@ -141,6 +142,7 @@ def _over_http(job: str, env: Mapping[str, str]) -> Ask:
         raise NotOfferedError(f"neither an OTLP endpoint over gRPC nor {COLLECTOR_VARIABLE} is set")
     token = env.get(TOKEN_VARIABLE, "").strip()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    shown = hide_password(base)
     http = urllib3.PoolManager(timeout=REQUEST_SECONDS, retries=False, ca_certs=env.get(CERTIFICATE_VARIABLE) or None)
 
     def ask() -> dict[str, Any]:
@@ -148,14 +150,14 @@ def _over_http(job: str, env: Mapping[str, str]) -> Ask:
             response = http.request("GET", f"{base}/api/v1/attribution?{urlencode({'job': job})}", headers=headers)
             answer: Any = json.loads(response.data)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise NotYetError(f"{base} cannot be reached: {error}") from error
+            raise NotYetError(hide_password(f"{base} cannot be reached: {error}")) from error
         except (ValueError, RecursionError) as error:
-            raise NotOfferedError(f"{base} is not an otel-fr collector") from error
+            raise NotOfferedError(f"{shown} is not an otel-fr collector") from error
         if response.status == 200 and isinstance(answer, dict):
             return answer
         text = answer.get("error", "") if isinstance(answer, dict) else ""
         if response.status == 401:
-            raise NotOfferedError(f"{base} does not accept the token in {TOKEN_VARIABLE}: {text}")
+            raise NotOfferedError(f"{shown} does not accept the token in {TOKEN_VARIABLE}: {text}")
         raise (NotYetError if response.status == 404 else NotOfferedError)(f"status {response.status}: {text}")
 
     return ask

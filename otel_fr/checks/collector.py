@@ -15,6 +15,7 @@ from otel_fr.checks.model import Outcome, Status
 from otel_fr.config import CERTIFICATE_VARIABLE, endpoint_address
 from otel_fr.monitor.telemetry.endpoint_probe import SIGNALS, likely_mistake, reason_of
 from otel_fr.otlp_sender import endpoint_mistake, endpoint_of
+from otel_fr.redaction import hide_password
 
 DATE_SECONDS: Final = 2.0
 """How old a Date header may be when it is sent: it has whole seconds, and servers update it once a second."""
@@ -38,8 +39,8 @@ def check_endpoint(url: str, timeout: float, env: Mapping[str, str] = os.environ
 
 
 def _first(texts: Iterable[str]) -> str:
-    """Return the first text that is not empty, or ""."""
-    return next(filter(None, texts), "")
+    """Return the first text that is not empty, without passwords, or ""."""
+    return hide_password(next(filter(None, texts), ""))
 
 
 def check_clock(url: str, allowed: float, timeout: float) -> Outcome:
@@ -52,7 +53,7 @@ def check_clock(url: str, allowed: float, timeout: float) -> Outcome:
     try:
         before, date, after = _ask(url, timeout)
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        return Outcome(Status.SKIPPED, f"cannot read its time: {error}")
+        return Outcome(Status.SKIPPED, hide_password(f"cannot read its time: {error}"))
     if date is None:
         return Outcome(Status.SKIPPED, "its answer has no time")
     offset = least_offset(before, date, after)

@@ -9,6 +9,7 @@ from typing import Final
 from otel_fr.checks import model
 from otel_fr.checks.settings import CheckSettings
 from otel_fr.checks.storage import LUSTRE_HEALTH, read_mounts
+from otel_fr.redaction import hide_password
 
 MAX_MOUNTS: Final = 200
 """Most mounts that are checked. A node has some dozens of mounts, or hundreds of homes. Each check starts a process."""
@@ -74,6 +75,6 @@ def _all(settings: CheckSettings, is_restart: bool, mounts: Sequence[str]) -> It
             timeout=NODE_HEALTH_TIMEOUT,
         )
     for url in dict.fromkeys((*settings.endpoints, *filter(None, (settings.collector,)))):
-        yield task(model.COLLECTOR, url, url=url, timeout=settings.timeout)
+        yield task(model.COLLECTOR, hide_password(url), url=url, timeout=settings.timeout)
     if url := settings.collector:
-        yield task(model.CLOCK, url, url=url, allowed=CLOCK_SECONDS, timeout=settings.timeout)
+        yield task(model.CLOCK, hide_password(url), url=url, allowed=CLOCK_SECONDS, timeout=settings.timeout)

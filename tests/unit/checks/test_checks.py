@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_fr.checks.collector import DATE_SECONDS, check_endpoint, least_offset
+from otel_fr.checks import advice
+from otel_fr.checks.collector import DATE_SECONDS, check_clock, check_endpoint, least_offset
 from otel_fr.checks.event import make_request
 from otel_fr.checks.model import Status
 from otel_fr.checks.node_health import judge
@@ -84,6 +85,15 @@ def test_an_address_that_is_none_is_said_to_be(monkeypatch: pytest.MonkeyPatch) 
 def test_an_endpoint_that_cannot_be_right_is_told_as_ranks_tell_it(url: str) -> None:
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
     assert check_endpoint(url, 1.0, env) == (Status.FAILED, endpoint_mistake("traces", env))
+
+
+def test_no_text_shows_the_password_of_a_url() -> None:
+    url = "http://me:secret@host:99999"
+    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "host://me:secret@host"}
+    asked = advice.find("job", 0.0, "", {"OTEL_FR_COLLECTOR": url})
+    for outcome in (check_clock(url, 1.0, 1.0), check_endpoint(*endpoint.values(), 1.0, endpoint), asked):
+        assert "://...@host" in outcome.text
+        assert "secret" not in outcome.text
 
 
 seconds = st.floats(-1e6, 1e6)

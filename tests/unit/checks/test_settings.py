@@ -68,6 +68,13 @@ def test_clock_and_collector_keep_no_node_out_unless_asked() -> None:
     assert not [task for task in tasks({**env, "OTEL_FR_CHECK_ADVISORY": "none"}) if task.is_advisory]
 
 
+def test_no_target_shows_the_password_of_a_url() -> None:
+    env = {"OTEL_FR_COLLECTOR": "http://me:secret@c:8080", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:secret@c:4317"}
+    found = tasks({**env, "OTEL_FR_CHECKS": "collector,clock"})
+    assert [task.target for task in found] == ["http://...@c:4317", "http://...@c:8080", "http://...@c:8080"]
+    assert {task.arguments["url"] for task in found} == set(env.values())
+
+
 def test_sizes_have_units() -> None:
     settings = CheckSettings.read({"OTEL_FR_CHECK_SPACE": "/a=5:/b=1.5k:/c=2MiB:/d=3GB"})
     assert settings.space == {"/a": 5, "/b": 1500, "/c": 2 << 20, "/d": 3_000_000_000}
