@@ -331,8 +331,8 @@ class Client:
             if _is_no_http(error):
                 raise self._not_a_collector() from error
             raise CollectorError(
-                f"cannot reach a collector at {hide_password(self.url)}: {_reason(error)}. Is it running, and does"
-                " --collector match its --http address?"
+                hide_password(f"cannot reach a collector at {self.url}: {_reason(error)}. Is it running, and does")
+                + " --collector match its --http address?"
             ) from error
 
     def _not_a_collector(self) -> CollectorError:
