@@ -90,7 +90,6 @@ class CheckSettings:
         """
         given = _Given(env, conf or {})
         given.refuse_unknown("OTEL_FR_CHECK", CHECK_OPTIONS)
-        gpus = given.number("OTEL_FR_CHECK_GPUS", 0.0, 1.0, 4_096.0)
         space = {SHARED_MEMORY: SHARED_MEMORY_NEEDED, os.path.abspath(env.get("TMPDIR") or TEMPORARY): TEMPORARY_NEEDED}
         return cls(
             kinds=given.kinds("OTEL_FR_CHECKS", frozenset(KINDS)),
@@ -102,7 +101,7 @@ class CheckSettings:
             node_health_arguments=tuple(
                 shlex.split(given.text("OTEL_FR_CHECK_NODE_HEALTH_ARGS") or NODE_HEALTH_ARGUMENTS),
             ),
-            gpus=int(gpus) or None,
+            gpus=given.whole("OTEL_FR_CHECK_GPUS", 0.0, 1.0, 4_096.0) or None,
             memory_timeout=given.number("OTEL_FR_CHECK_GPU_MEMORY_TIMEOUT", MEMORY_TIMEOUT, 0.0, _MAX_SECONDS),
             collector=env.get(COLLECTOR_VARIABLE, "").strip(),
             endpoints=tuple(dict.fromkeys(url for name in ENDPOINTS if (url := env.get(name, "").strip()))),
@@ -142,11 +141,11 @@ def node_rank(env: Mapping[str, str] = os.environ, conf: Mapping[str, object] | 
     It is ``OTEL_FR_NODE_RANK``, else Slurm's task number, else the index of a pod of a Kubernetes Job.
 
     Raises:
-        SettingsError: ``OTEL_FR_NODE_RANK`` is not a number. The other variables are ignored if they are not numbers.
+        SettingsError: ``OTEL_FR_NODE_RANK`` is not a whole number. Other variables that are not are ignored.
     """
     given = _Given(env, conf or {})
     if given.text("OTEL_FR_NODE_RANK"):
-        return int(given.number("OTEL_FR_NODE_RANK", 0.0, 0.0, _MAX_NODES))
+        return given.whole("OTEL_FR_NODE_RANK", 0.0, 0.0, _MAX_NODES)
     texts = (env.get(name, "").strip() for name in _NODE_NUMBERS)
     return next((int(text) for text in texts if text.isdecimal()), None)
 
@@ -184,6 +183,12 @@ class _Given:
         if text and not low <= value <= high:
             raise self._error(name, text, f"a number from {low:g} to {high:g}")
         return value
+
+    def whole(self, name: str, default: float, low: float, high: float) -> int:
+        value = self.number(name, default, low, high)
+        if not value.is_integer():
+            raise self._error(name, self.text(name), "a whole number")
+        return int(value)
 
     def choice(self, name: str, values: tuple[str, ...]) -> str:
         """Return one of ``values``, the first if the option is not set."""

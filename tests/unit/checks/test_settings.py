@@ -93,6 +93,7 @@ def test_the_health_socket_may_be_a_url() -> None:
         ("OTEL_FR_CHECK_TIMEOUT", "soon"),
         ("OTEL_FR_CHECK_TIMEOUT", "-1"),
         ("OTEL_FR_CHECK_TIMEOUT", "nan"),
+        ("OTEL_FR_CHECK_GPUS", "2.5"),
         ("OTEL_FR_CHECK_SPACE", "/tmp"),
         ("OTEL_FR_CHECK_SPACE", "/tmp=much"),
         ("OTEL_FR_CHECK_GPUS", "0"),

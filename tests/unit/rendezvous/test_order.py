@@ -75,3 +75,5 @@ def test_where_the_number_comes_from(env: dict[str, str], conf: dict[str, object
 def test_a_number_that_is_given_and_is_none_is_an_error() -> None:
     with pytest.raises(SettingsError, match="--rdzv-conf node_rank='first' is not a number"):
         node_rank({}, {"node_rank": "first"})
+    with pytest.raises(SettingsError, match=r"OTEL_FR_NODE_RANK='1\.5' is not a whole number"):
+        node_rank({"OTEL_FR_NODE_RANK": "1.5"})
