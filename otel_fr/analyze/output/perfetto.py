@@ -121,7 +121,7 @@ class _Trace:
             if not self._view.has_rank(dump.rank):
                 continue
             offset = self._offsets[dump.rank]
-            created, ended = _times(dump.entries, self._each)
+            created, ended = _times(dump.entries)
             firsts += [int(created.min()) + offset] if len(created) else []
             lasts += [int(times.max()) + offset for times in (created, ended) if len(times)]
             written = dump.integer("written_at") or 0
@@ -139,6 +139,8 @@ class _Trace:
         role = self._roles.get(rank, "")
         self._name(rank + 1, f"rank {rank}" + (f", {role}" if role else ""))
         shown = {key: group for key, group in groups.items() if self._view.has_group(group.name, group.description)}
+        if self._view.groups is not None:
+            entries = [entry for entry in entries if entry.group in shown]
         skipped = max(len(entries) - self._each, 0)
         lanes: dict[tuple[str, bool], _Lanes] = {}
         last = 0
@@ -333,10 +335,10 @@ class _Lanes:
     threads: list[int] = field(default_factory=list)
 
 
-def _times(entries: Entries, each: int) -> Iterator[Any]:
-    """The valid times at which the newest calls were enqueued, then those at which they ended."""
+def _times(entries: Entries) -> Iterator[Any]:
+    """The valid times at which the calls were enqueued, then those at which they ended."""
     for column in (entries.created, entries.ended):
-        yield np.zeros(0, np.int64) if column is None else column[-each:][valid(column, len(entries))[-each:]]
+        yield np.zeros(0, np.int64) if column is None else column[valid(column, len(entries))]
 
 
 def _queue(entry: Entry) -> dict[str, float]:

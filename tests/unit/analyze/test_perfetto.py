@@ -156,6 +156,20 @@ def test_the_newest_calls_of_each_rank_are_kept(tmp_path: Path, monkeypatch: pyt
     assert numbers(trace.of("rank 3")) == [("all_reduce", number) for number in range(26, 31)]
 
 
+def test_of_chosen_groups_too_the_newest_calls_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfetto, "MAX_CALLS", 8)
+    early = [entry(number, "all_reduce", number + 1, process_group=("1", "tp"), pg_id=1) for number in range(6)]
+    calls = early + [entry(number, "all_reduce", number + 1) for number in range(6, 30)]
+    parts: list[str] = []
+    folder = write(
+        tmp_path, {0: calls, 1: calls}, **{"0": group("0", "default_pg", (0, 1)), "1": group("1", "tp", (0, 1))}
+    )
+    assert write_trace(load(folder), View(groups=frozenset(["tp"])), parts.append) == 4
+    shown = Trace("".join(parts)).of("rank 1")
+    assert numbers(shown) == [("all_reduce", number) for number in range(3, 7)]
+    assert len({item.start for item in shown}) == 4
+
+
 def test_nothing_in_a_file_breaks_the_trace(tmp_path: Path) -> None:
     trace = traced(hostile_folder(tmp_path))
     for item in trace.slices:
