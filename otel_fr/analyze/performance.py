@@ -151,9 +151,9 @@ class _Measured:
         sites: dict[tuple[int, str, str], float] = defaultdict(float)
         is_first = True
         for at, count in zip(starts.tolist(), np.diff(starts, append=len(order)).tolist(), strict=True):
-            if count != len(group.ranks):
-                continue  # some members' calls are not in the files
             chosen = order[at : at + count]
+            if count != len(group.ranks) or not np.diff(calls.dump[chosen]).all():
+                continue  # some members' calls are not in the files, or it is a batch of several calls of each
             since = float(calls.created[chosen[0]]) / NANO
             (blocks.begin if is_first else blocks.move_to)(since)
             is_first = False

@@ -154,6 +154,18 @@ def test_calls_on_devices_count_by_their_times_there(tmp_path: Path, timing: boo
     assert kind.parts == pytest.approx((0.1 / 3, 0.001))
 
 
+def test_a_batch_of_as_many_calls_as_ranks_is_no_collective_of_all(tmp_path: Path) -> None:
+    """The older batches of two calls are in rank 1's file only."""
+    calls = []
+    for number in range(20):
+        begin = BEGIN + number * SECOND
+        times = {"time_created_ns": begin, "time_discovered_completed_ns": begin + SECOND // 2, "duration_ms": 400.0}
+        for operation, state in (("all_reduce", "scheduled"), ("all_reduce", "scheduled"), ("coalesced", "completed")):
+            calls.append(entry(len(calls), operation, number + 1, state=state, **times))
+    (kind,) = load(write(tmp_path, {0: calls[30:], 1: calls})).performance.kinds
+    assert (kind.calls, kind.measured) == (60, 0)
+
+
 def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job(tmp_path / "slow", late=0.05)
     job(tmp_path / "fast", step=0.04)
