@@ -137,10 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 loaded = importlib.import_module(module)
             except ModuleNotFoundError as error:
-                print(
-                    f"otel-fr {name} needs the module {error.name}; to install it: pip install 'otel-fr[collector]'",
-                    file=sys.stderr,
-                )
+                package = "'otel-fr[collector]'" if f"otel-fr {name}" in _EXTRAS["collector"] else "otel-fr"
+                needed = f"otel-fr {name} needs the module {error.name}; to install it: pip install {package}"
+                print(needed, file=sys.stderr)
                 return 2
             loaded.add_arguments(command)
             _add_examples(command, name)

@@ -55,6 +55,20 @@ def test_a_usual_mistake_is_answered_with_what_to_write(
     assert capsys.readouterr().err.endswith(said)
 
 
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [("analyze", "otel-fr"), ("collector", "'otel-fr[collector]'"), ("demo", "'otel-fr[collector]'")],
+)
+def test_a_module_that_is_not_installed_is_named_with_the_package_that_has_it(
+    command: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = cli._COMMANDS[command][0]
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main([command]) == 2
+    said = f"otel-fr {command} needs the module {module}; to install it: pip install {package}\n"
+    assert capsys.readouterr().err == said
+
+
 def test_the_version_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
