@@ -156,7 +156,7 @@ def test_calls_on_devices_count_by_their_times_there(tmp_path: Path, timing: boo
 
 def test_a_batch_of_as_many_calls_as_ranks_is_no_collective_of_all(tmp_path: Path) -> None:
     """The older batches of two calls are in rank 1's file only."""
-    calls = []
+    calls: list[dict[str, Any]] = []
     for number in range(20):
         begin = BEGIN + number * SECOND
         times = {"time_created_ns": begin, "time_discovered_completed_ns": begin + SECOND // 2, "duration_ms": 400.0}

@@ -88,10 +88,10 @@ def test_an_endpoint_that_cannot_be_right_is_told_as_ranks_tell_it(url: str) -> 
 
 
 def test_no_text_shows_the_password_of_a_url() -> None:
-    url = "http://me:secret@host:99999"
-    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "host://me:secret@host"}
+    url, endpoint = "http://me:secret@host:99999", "host://me:secret@host"
+    of_endpoint = check_endpoint(endpoint, 1.0, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
     asked = advice.find("job", 0.0, "", {"OTEL_FR_COLLECTOR": url})
-    for outcome in (check_clock(url, 1.0, 1.0), check_endpoint(*endpoint.values(), 1.0, endpoint), asked):
+    for outcome in (check_clock(url, 1.0, 1.0), of_endpoint, asked):
         assert "://...@host" in outcome.text
         assert "secret" not in outcome.text
 
