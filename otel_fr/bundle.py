@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     if (analysis is None or analysis.run is None) and incident is None:
         where = "of this user: name a FOLDER" if folder is None else f"in {folder}"
         return _refuse(f"no readable flight-recorder file {where}")
-    texts = dict(_texts(analysis, os.environ))
+    texts = dict(_texts(analysis, os.environ, made))
     if incident is not None:
         texts["incident.json"] = ("the collector's incident", _json(dict(incident)))
     files = {} if analysis is None else _files(analysis)
@@ -106,7 +106,7 @@ def _json(value: object) -> str:
     return json.dumps(printable_data(value, clean), indent=1) + "\n"
 
 
-def _texts(analysis: Analysis | None, env: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
+def _texts(analysis: Analysis | None, env: Mapping[str, str], made: str) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield name -> (what it is, its text) for the texts that are made here."""
     if analysis is not None and analysis.run is not None:
         yield "verdict.txt", ("what otel-fr analyze says", clean(to_text(analysis)))
@@ -118,7 +118,7 @@ def _texts(analysis: Analysis | None, env: Mapping[str, str]) -> Iterator[tuple[
     hidden = sum(env[name] != value for name, value in variables.items())
     about = {
         "host": socket.gethostname(),
-        "time": time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
+        "time": made,
         "platform": platform.platform(),
         "python": platform.python_version(),
         "packages": _packages(),

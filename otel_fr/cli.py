@@ -221,11 +221,10 @@ def _dump(args: argparse.Namespace) -> int:
         if args.pid not in (None, pid):
             continue
         # The ring may have outlived its monitor. Then another program may have the process id.
-        if not _is_monitor(monitor) and has_ended:
-            ended += 1
-            continue
         if not _is_monitor(monitor):
-            print(f"rank {rank} (process {pid}): its monitor is not running", file=sys.stderr)
+            ended += has_ended
+            if not has_ended:
+                print(f"rank {rank} (process {pid}): its monitor is not running", file=sys.stderr)
             continue
         with suppress(ProcessLookupError):
             os.kill(monitor, signal.SIGUSR1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import tarfile
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,15 @@ def texts(path: Path) -> dict[str, bytes]:
         assert all(one.isfile() and (one.uid, one.uname) == (0, "") for one in members)
         read = {one.name.removeprefix(TOP): archive.extractfile(one) for one in members}
         return {name: file.read() for name, file in read.items() if file is not None}
+
+
+def test_the_name_and_the_file_have_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = count()
+    monkeypatch.setattr("otel_fr.bundle.time.strftime", lambda *_: f"time-{next(seconds)}")
+    monkeypatch.chdir(tmp_path)
+    assert main(["bundle", str(one_missing(tmp_path / "dumps", 4))]) == 0
+    (output,) = tmp_path.glob("otel-fr-*.tar.gz")
+    assert output.name.endswith(f"-{json.loads(texts(output)['about.json'])['time']}.tar.gz")
 
 
 @pytest.mark.parametrize(
