@@ -197,11 +197,10 @@ def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ, timeout
     encoder = getattr(module, encoder_name)
     if not getattr(encoder, "accepts_prepared", False):
         setattr(module, encoder_name, _prepared_first(encoder))
-    if any(name.startswith("OTEL_PYTHON_EXPORTER_OTLP_") and name.endswith("_CREDENTIAL_PROVIDER") for name in env):
-        return Sender(
-            getattr(module, class_name)(**_timeout(signal, env, timeout)), protocol
-        )  # the session is the user's
-    return Sender(getattr(module, class_name)(session=_bounded_session(), **_timeout(signal, env, timeout)), protocol)
+    prefix, suffix = "OTEL_PYTHON_EXPORTER_OTLP_", "_CREDENTIAL_PROVIDER"
+    is_users = any(name.startswith(prefix) and name.endswith(suffix) for name in env)
+    session = {} if is_users else {"session": _bounded_session()}
+    return Sender(getattr(module, class_name)(**session, **_timeout(signal, env, timeout)), protocol)
 
 
 def _bounded_session() -> Any:
