@@ -93,6 +93,11 @@ def group_id(name: str, ranks: Iterable[int], generation: int = 0) -> str:
     return _digest(8, "group", name, encode_ranks(ranks), generation).hex()
 
 
+def incident_id(run: str, key: str) -> str:
+    """Id of the incident of a finding in one run: 16 hex digits, the same live and from files."""
+    return _digest(8, "incident", run, key).hex()
+
+
 def trace_id(run: str, group: str, stream: str, sequence_id: int) -> bytes:
     """Id (16 bytes) of the trace that all ranks' spans of one collective share."""
     return _digest(16, "trace", run, group, stream, sequence_id)

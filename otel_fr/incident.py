@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from datetime import datetime, timezone
 from typing import Literal, TypedDict
 
@@ -219,12 +218,6 @@ FIELDS = tuple(IncidentData.__annotations__)
 """Every key of `IncidentData`, in the order in which it is written."""
 
 
-def incident_id(run_id: str, key: str) -> str:
-    """Return the id of the incident of a finding in one run: 16 hex digits, the same live and from files."""
-    text = "\x1f".join(("incident", run_id, key))
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
-
-
 def trace_id(run_id: str, finding: Finding) -> str | None:
     """Return the trace (32 hex digits) with all ranks' spans of the finding's collective; None: it shows in no call."""
     if finding.group is None:
@@ -281,7 +274,7 @@ def incident_data(
     """
     group = finding.group
     return {
-        "id": incident_id(run_id, finding.key),
+        "id": identity.incident_id(run_id, finding.key),
         "job": job,
         "attempt": attempt,
         "category": finding.category.value,
@@ -299,7 +292,7 @@ def incident_data(
         "call_sites": _by_rank(finding.call_sites),
         "stacks": _by_rank(finding.stacks),
         "stack_groups": [{"ranks": list(ranks), "frames": list(frames)} for ranks, frames in finding.stack_groups],
-        "caused_by": None if finding.caused_by is None else incident_id(run_id, finding.caused_by),
+        "caused_by": None if finding.caused_by is None else identity.incident_id(run_id, finding.caused_by),
         "trace_id": trace_id(run_id, finding),
         "started_at": timestamp(started_at),
         "detected_at": timestamp(detected_at),

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Container, Mapping, Sequence
 
-from otel_fr.incident import incident_id
+from otel_fr.identity import incident_id
 from otel_fr.match import Category, Finding
 from otel_fr.match.facts.instances import key_of_finding
 from otel_fr_collector import timeline

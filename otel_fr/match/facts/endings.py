@@ -52,9 +52,7 @@ def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
     if info.ending is Ending.KILLED:
         return not was_stopped(info)
     if info.ending in (Ending.RAISED, Ending.GONE):
-        if gave_up_at_store(info) or ended_for_peer(info):
-            return False
-        if was_stopped(info):
+        if gave_up_at_store(info) or ended_for_peer(info) or was_stopped(info):
             return False
         failed = any(call.state is CallState.FAILED and not call.left for call in calls)
         failed |= info.has_gaps and is_communication(info.exception)  # its calls are not known

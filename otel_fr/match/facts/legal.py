@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 import numpy as np
 
 from otel_fr.fingerprint import common_dtypes
-from otel_fr.match.facts.size_rules import PIECE_RULES, as_text, common_sizes, elements, listed, numels, shares
+from otel_fr.match.facts.size_rules import PIECE_RULES, as_text, compare_sizes, elements, listed, numels, shares
 from otel_fr.match.finding import Category
 from otel_fr.match.model import Call, Group, Signature
 from otel_fr.operations import (
@@ -261,7 +261,7 @@ def _alike(a: Signature, b: Signature) -> Difference | None:
         return Difference(
             Category.DTYPE_MISMATCH, "dtype", as_text(tuple(sorted(dtypes_a))), as_text(tuple(sorted(dtypes_b)))
         )
-    sizes = common_sizes(a, b)
+    sizes = compare_sizes(a, b)
     if sizes is not None:
         return Difference(Category.SIZE_MISMATCH, *sizes)
     if a.operation in ROOTED and None not in (a.root, b.root) and a.root != b.root:

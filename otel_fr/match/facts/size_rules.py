@@ -5,9 +5,10 @@ A list that was not recorded (empty) never disagrees.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
+from otel_fr.fingerprint import common_sizes
 from otel_fr.match.model import Signature, Sizes
 from otel_fr.operations import GATHERING, OPERATIONS
 
@@ -17,12 +18,12 @@ _Found = tuple[str, str, str] | None
 _PieceRule = Callable[[_Ranks, int, Signature, int, Signature], _Found]
 
 
-def numels(sizes: Sizes) -> tuple[int, ...]:
+def numels(sizes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Elements of each tensor."""
     return tuple(prod(shape) for shape in sizes)
 
 
-def elements(sizes: Sizes) -> int | None:
+def elements(sizes: Sequence[tuple[int, ...]]) -> int | None:
     """Elements of all tensors together; None: no size was recorded."""
     return sum(numels(sizes)) if sizes else None
 
@@ -37,22 +38,17 @@ def as_text(value: object) -> str:
 # Rules that hold for any two members.
 
 
-def common_sizes(a: Signature, b: Signature) -> _Found:
+def compare_sizes(a: Signature, b: Signature) -> _Found:
     """Compare the sizes that any two members must agree in: those of one side.
 
     Lists with an entry for each member must agree entry by entry, a list that a recorder flattened only in total.
     """
-    known = OPERATIONS[a.operation]
-    if not known.sizes:
-        return None
-    name, ours, theirs = "input_sizes", a.input_sizes, b.input_sizes
-    if known.sizes == "output":
-        name, ours, theirs = "output_sizes", a.output_sizes, b.output_sizes
+    known, ours, theirs = OPERATIONS[a.operation], common_sizes(a), common_sizes(b)
     if not ours or not theirs:
         return None
     is_flat = known.pieces == "all" and len(ours) != len(theirs)
     differ = elements(ours) != elements(theirs) if is_flat else numels(ours) != numels(theirs)
-    return (name, as_text(ours), as_text(theirs)) if differ else None
+    return (f"{known.sizes}_sizes", as_text(ours), as_text(theirs)) if differ else None
 
 
 # Rules that need the two members' positions in the group.

@@ -384,4 +384,4 @@ def one_message_more_text(caller: int, other: int, message: Instance, step: Inst
     text += f" rank {caller} made one {made} too many"
     if step is not None and caller in step.members:
         return f"{text}, or skipped {instance_text(step)}"
-    return f"{text} (or rank {other} left out its {'recv' if made == 'send' else 'send'})"
+    return f"{text} (or rank {other} left out its {other_half(made)})"

@@ -34,7 +34,7 @@ from otel_fr_collector.outlets.event_stream import (
 from otel_fr_collector.outlets.outbox import Attempt, Message, Outbox, Outcome
 from otel_fr_collector.shares import FairQueue, Holdings, Owner
 
-from otel_fr.incident import incident_id
+from otel_fr.identity import incident_id
 from otel_fr.match import Category
 from tests.support.incident_data import incident_change
 from tests.support.services import value

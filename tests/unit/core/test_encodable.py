@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from otel_fr import identity
 from otel_fr.config import Config
 from otel_fr.encodable import encodable, load_json
-from otel_fr.incident import incident_id
+from otel_fr.identity import incident_id
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.otlp_attributes import attribute
 
