@@ -177,6 +177,11 @@ class Analysis:
         return [] if self.run is None else collectives_of(self.run)
 
     @cached_property
+    def collective_by_name(self) -> dict[str, Collective]:
+        """`collectives` by `Collective.name`; computed on first use."""
+        return {collective.name: collective for collective in self.collectives}
+
+    @cached_property
     def device_durations(self) -> DeviceDurations:
         """How long the devices executed calls, as NCCL Inspector's files show; computed on first use."""
         return durations_of(self.run, self.inspector) if self.inspector else DeviceDurations()

@@ -13,13 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlparse
 
-from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis, load
+from otel_fr.analyze.analysis import HEALTHY, UNUSABLE, Analysis, load
 from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.text import against_text, to_json, to_text
 from otel_fr.dumps.places import newest_folder, runs_folder
 from otel_fr.presentation import ago_text, count_text
-
-__all__ = ["FAULT", "HEALTHY", "UNDECIDED", "UNUSABLE", "add_arguments", "run"]
 
 _NOTHING_HERE = "no flight-recorder file in {}: name a folder. Ranks write files when a rank stalls or fails"
 _TABLES = ("csv", "parquet", "sqlite", "pkl")

@@ -56,7 +56,6 @@ class JobHead(TypedDict):
     world_size: int | None
     hosts: list[str] | None
     ranks: dict[str, int]
-    groups: int
     lag: int
     late: LateRank | None
     rates: LatestRates | None

@@ -169,7 +169,7 @@ def _waiting(job: JobDetail) -> list[str]:
     """The calls in which ranks wait, each with its longest wait."""
     lines = []
     for one in sorted(job["waiting"] or [], key=lambda one: -one["seconds"]):
-        where = collective_text(one_line(one["operation"]), one["sequence_id"]) + _group_name(job, one["group"])
+        where = collective_text(one_line(one["operation"]), one["sequence_id"]) + of_group(job, one["group"])
         ranks = decode_ranks(one["ranks"])
         more = f" (of {one['count']})" if len(ranks) < one["count"] else ""
         lines.append(f"{ranks_text(ranks)}{more} in {where}: {duration_text(one['seconds'])}")
@@ -205,7 +205,7 @@ def _late_ranks(job: JobDetail) -> list[str]:
             found.append(
                 (
                     -waited,
-                    f"rank {rank} comes last in {share * 100:.0f} % of the blocks{_group_name(job, group)}, by"
+                    f"rank {rank} comes last in {share * 100:.0f} % of the blocks{of_group(job, group)}, by"
                     f" {seconds * 1_000:.0f} ms; the others wait for it for {waited * 100:.0f} % of their time",
                 )
             )
@@ -223,8 +223,9 @@ def _ended(job: JobDetail) -> list[str]:
     return [f"{ranks_text(ranks)}: {text}" for ranks, text in lines]
 
 
-def _group_name(job: JobDetail, at: int | None) -> str:
-    if at is None or not 0 <= at < len(job["groups"]):
+def of_group(job: JobDetail, at: object) -> str:
+    """``" of tp (1)"``: the group with this index in the job, for the end of a text; "": there is none."""
+    if not isinstance(at, int) or not 0 <= at < len(job["groups"]):
         return ""
     group = job["groups"][at]
     return f" of {one_line(group_name(group['name'], group['description']))}"

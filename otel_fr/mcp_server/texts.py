@@ -11,10 +11,10 @@ from rich.console import Console, RenderableType
 from otel_fr.api_answers import AskedStacks
 from otel_fr.console.client import IncidentDetail, JobDetail, JobHead
 from otel_fr.console.incident_view import incident_page, job_text, plain_text
-from otel_fr.console.job_view import job_page
+from otel_fr.console.job_view import job_page, of_group
 from otel_fr.identity import decode_ranks
 from otel_fr.incident import IncidentHead, told_now
-from otel_fr.presentation import group_name, overdue_text, ranks_text, site_text, verb
+from otel_fr.presentation import overdue_text, ranks_text, site_text, verb
 from otel_fr.printable import one_line, printable
 
 MAX_CHARACTERS = 20_000
@@ -151,9 +151,8 @@ def _facts(job: JobDetail, at: int) -> Iterable[tuple[str, str]]:
     yield "training step", "" if columns["step"][at] is None else str(columns["step"][at])
     if columns["waits"][at]:
         operation, number, group, seconds = columns["waits"][at]
-        known = job["groups"][group] if isinstance(group, int) and 0 <= group < len(job["groups"]) else None
-        where = "" if known is None else f" of {one_line(group_name(known['name'], known['description']))}"
-        yield "oldest call in flight", f"{one_line(str(operation))} number {number}{where}, for {seconds} s"
+        call = f"{one_line(str(operation))} number {number}{of_group(job, group)}"
+        yield "oldest call in flight", f"{call}, for {seconds} s"
     if columns["overdue"][at]:
         kind, what, age, limit = columns["overdue"][at]
         yield "overdue", overdue_text(one_line(str(kind)), one_line(str(what)), age, limit)

@@ -53,10 +53,10 @@ def _cell(rank: int, entry: Entry, group: Group, stack: int, view: View) -> str:
         parts.append(f"s={source} d={destination}")
     if view.verbose:
         parts.insert(0, f"timestamp_created={entry.created_ns}")
-    parts.append(f"input_sizes={_lists(signature.input_sizes)}")
+    parts.append(f"input_sizes={[list(shape) for shape in signature.input_sizes]}")
     if view.verbose:
         parts += [
-            f"output_sizes={_lists(signature.output_sizes)}",
+            f"output_sizes={[list(shape) for shape in signature.output_sizes]}",
             f"input_dtypes={list(signature.input_dtypes)}",
             f"output_dtypes={list(signature.output_dtypes)}",
             f"collective_seq_id | p2p_seq_id={entry.sequence_id}",
@@ -69,7 +69,3 @@ def _cell(rank: int, entry: Entry, group: Group, stack: int, view: View) -> str:
         parts += [f"{name}={value}" for name, value in known.items() if value is not None]
     parts.append(f"state={entry.state.value}")
     return f"{signature.operation}({', '.join(parts)})"
-
-
-def _lists(sizes: tuple[tuple[int, ...], ...]) -> list[list[int]]:
-    return [list(shape) for shape in sizes]

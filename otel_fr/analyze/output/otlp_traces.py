@@ -91,7 +91,6 @@ def span_batches(analysis: Analysis) -> Iterator[list[ResourceSpans]]:
         names.JOB_ID: run.job or None,
         names.RUN_ID: run.run_id or None,
     }
-    collectives = {collective.name: collective for collective in analysis.collectives}
     seen: set[str] = set()
     batch: list[ResourceSpans] = []
     for finding, data in zip(analysis.findings, analysis.incidents, strict=True):
@@ -104,7 +103,7 @@ def span_batches(analysis: Analysis) -> Iterator[list[ResourceSpans]]:
         started = None if finding.age is None else detected - finding.age
         made = IncidentSpans(data, started, source=FILES, is_first=is_first)
         incident = made.incident(detected)
-        collective = collectives.get(finding.key) if is_first else None
+        collective = analysis.collective_by_name.get(finding.key) if is_first else None
         calls = [] if collective is None else _spans(dumps, collective, incident)
         calls += [(dumps.get(one.rank), made.culprit(one, detected)) for one in _culprits(run, data)]
         starts = [start for _, span in calls if (start := span.start_time_unix_nano)]

@@ -392,9 +392,8 @@ def place_title(ranks: Sequence[int]) -> str:
 def call_stacks(analysis: Analysis, finding: Finding) -> list[tuple[list[int], tuple[str, ...]]]:
     """The recorded stacks of the calls in which a fault shows: (ranks, frames, innermost first)."""
     by_stack: dict[tuple[str, ...], list[int]] = {}
-    for collective in analysis.collectives:
-        if collective.name == finding.key:
-            for rank, calls in sorted(collective.calls.items()):
-                if calls[-1].frames:
-                    by_stack.setdefault(calls[-1].frames, []).append(rank)
+    collective = analysis.collective_by_name.get(finding.key)
+    for rank, calls in sorted(collective.calls.items()) if collective is not None else ():
+        if calls[-1].frames:
+            by_stack.setdefault(calls[-1].frames, []).append(rank)
     return [(ranks, frames) for frames, ranks in by_stack.items()]

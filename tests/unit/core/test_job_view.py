@@ -15,7 +15,7 @@ from otel_fr.typed_json import typed
 
 HEAD: dict[str, Any] = {
     "id": "ab", "run_id": "r", "job": "ff542033-fd85-4c4e-9181-2a21b30436c2", "job_title": "train.py (ff542033)",
-    "attempt": 0, "state": "running", "world_size": 4, "ranks": {"running": 4}, "groups": 1, "lag": 1, "late": None,
+    "attempt": 0, "state": "running", "world_size": 4, "ranks": {"running": 4}, "lag": 1, "late": None,
     "last_heard_at": None,
 }  # fmt: skip
 LATE = {"rank": 3, "seconds": 0.148, "waited": 0.31}
