@@ -23,11 +23,20 @@ from otel_fr.ring import POSTED, RecordState
 End = Callable[[int, int, int, int, int], None]
 
 
-class _Here(threading.local):
-    """The last Work of the current thread. This ends with the thread."""
+class _Held:
+    """A thread's last Work, or None."""
+
+    __slots__ = ("__weakref__", "work")
 
     def __init__(self) -> None:
-        self.held: set[Any] = set()
+        self.work: Any = None
+
+
+class _Here(threading.local):
+    """What the current thread holds. It ends with the thread."""
+
+    def __init__(self) -> None:
+        self.held = _Held()
 
 
 class Waits:
@@ -48,7 +57,7 @@ class Waits:
         self._replaced = Replacements()
         self._is_installed = False
         self._explanation: Callable[[Exception], Exception | None] = _none
-        self._known: dict[int, tuple[weakref.ref[Any], int, int, int, weakref.ref[set[Any]]]] = {}
+        self._known: dict[int, tuple[weakref.ref[Any], int, int, int, weakref.ref[_Held]]] = {}
         self._here = _Here()
 
     def follow(self, work: Any, ticket: int, group_index: int, sequence_id: int) -> None:
@@ -63,7 +72,7 @@ class Waits:
                 self._end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)
 
         held = self._here.held
-        held.add(work)
+        held.work = work
         known[key] = (weakref.ref(work, dropped), ticket, group_index, sequence_id, weakref.ref(held))
         if not sequence_id:
             self._waited(ticket, POSTED)
@@ -75,7 +84,7 @@ class Waits:
 
     def let_go(self) -> None:
         """Release the last Work of this thread. At the thread's next call, the caller has it or has dropped it."""
-        self._here.held.clear()
+        self._here.held.work = None
 
     def _install(self) -> None:
         if not self._is_installed:
@@ -91,8 +100,8 @@ class Waits:
             entry = known.pop(id(work), None) if known else None
             if entry is not None:
                 held = entry[4]()  # of the thread that made the call; None: it has ended
-                if held is not None:
-                    held.discard(work)
+                if held is not None and held.work is work:
+                    held.work = None
                 if not entry[3]:
                     waited(entry[1], clock())
             state = RecordState.FAILED
