@@ -82,8 +82,13 @@ def let_go_of_futures(
         pass
     # Make the groups immortal: at exit their destructors would wait for threads that wait for the interpreter.
     for group in list(groups):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+        keep_for_ever(group)
     return False
+
+
+def keep_for_ever(value: object) -> None:
+    """Make an object immortal, so that its destructor never runs."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 class FutureCallback:

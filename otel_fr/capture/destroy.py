@@ -15,8 +15,6 @@ When imported, this module imports only the standard library: it is loaded with 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import sys
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -45,7 +43,7 @@ def recorded(c10d: ModuleType, recorder: Callable[[], Recorder | None], operatio
         recorder: returns the current recorder, or None.
         operation: name under which the calls are recorded.
     """
-    settles = operation == DESTROY and keeps_gil(str(getattr(sys.modules.get("torch"), "__version__", "")))
+    settles = operation == DESTROY and keeps_gil()
 
     @wraps(original)
     def destroy(group: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -91,15 +89,16 @@ def _end(recorder: Recorder, begun: tuple[int, int] | None, *, has_failed: bool)
         recorder.failed()
 
 
-def keeps_gil(version: str) -> bool:
-    """Return True if this version of torch holds the GIL in the destructor of a group, or is unknown."""
-    return release(version) < _FIXED
+def keeps_gil() -> bool:
+    """Return True if this torch holds the GIL in the destructor of a group, or its version is unknown."""
+    return release() < _FIXED
 
 
 def _settle(c10d: ModuleType, recorder: Recorder, group: Any) -> None:
     """Wait for the callbacks of the calls of a group, or of all groups (None or the default group)."""
     if not recorder.futures.outstanding():
         return
+    from otel_fr.capture.completion import keep_for_ever
     from otel_fr.capture.groups import name_of
 
     default = c10d._world.default_pg
@@ -110,6 +109,6 @@ def _settle(c10d: ModuleType, recorder: Recorder, group: Any) -> None:
     while waiting := recorder.futures.groups().intersection(by_index):
         if time.monotonic() >= deadline:
             for index in waiting:
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(by_index[index]))
+                keep_for_ever(by_index[index])
             return
         time.sleep(_POLL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -174,11 +173,15 @@ def backend_of(c10d: ModuleType, group: Any, device: Any) -> tuple[str, int]:
     try:
         backend = group._get_backend(device)
         timeout = getattr(getattr(backend, "options", None), "_timeout", None)
-        milliseconds = round(timeout / timedelta(milliseconds=1)) if isinstance(timeout, timedelta) else 0
-        return str(backend.name()).lower(), milliseconds
+        return str(backend.name()).lower(), milliseconds(timeout)
     except Exception:  # noqa: BLE001 - a third-party backend
         entry = c10d._world.pg_map.get(group)
         return (str(entry[0]).lower() if entry else "unknown"), 0
+
+
+def milliseconds(timeout: object) -> int:
+    """Return a ``timedelta`` in ms; 0 for any other value."""
+    return round(timeout / timedelta(milliseconds=1)) if isinstance(timeout, timedelta) else 0
 
 
 def describe(c10d: ModuleType, group: Any, name: str, ranks: tuple[int, ...], local_id: int) -> GroupDef:
@@ -189,7 +192,7 @@ def describe(c10d: ModuleType, group: Any, name: str, ranks: tuple[int, ...], lo
     Before torch 2.8, each pair of ranks had a communicator of its own (https://github.com/pytorch/pytorch/issues/152220).
     """
     found = definition_of(name, str(group.group_desc), ranks, backends_of(c10d, group), local_id)
-    is_shared = release(str(getattr(sys.modules.get("torch"), "__version__", ""))) >= (2, 8)
+    is_shared = release() >= (2, 8)
     return replace(found, is_serial=is_shared and getattr(group, "bound_device_id", None) is not None)
 
 

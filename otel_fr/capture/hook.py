@@ -302,7 +302,7 @@ def _on_quorum(signature: Any, args: Any, kwargs: Any, group: Any) -> None:
     from otel_fr.capture import torchft
 
     session = _state.session
-    quorum = torchft.quorum_of(signature, args, kwargs)
+    quorum = torchft.Quorum.of(signature.bind(*args, **kwargs).arguments)
     if quorum is None or (session is None and not config.is_enabled()):
         return
     job_id = torchft.job_of(config.Config.from_env().job_id)

@@ -22,7 +22,6 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -174,9 +173,9 @@ def _begin_by_all(c10d: ModuleType, recorder: Recorder, given: dict[str, Any]) -
     new = _new_group(given, awaits_all=default is not None and _awaits_all(c10d, default))
     if not new.ranks or default is None:
         return None
-    from otel_fr.capture.groups import name_of
+    from otel_fr.capture.groups import milliseconds, name_of
 
-    begun = recorder.begin_group(name_of(default), OPERATION, new, _milliseconds(given))
+    begun = recorder.begin_group(name_of(default), OPERATION, new, milliseconds(given.get("timeout")))
     return None if begun is None else _Begun(*begun)
 
 
@@ -191,9 +190,11 @@ def _begin_by_members(c10d: ModuleType, recorder: Recorder, given: dict[str, Any
 def _begin_members_group(
     c10d: ModuleType, recorder: Recorder, operation: str, new: NewGroup, given: dict[str, Any]
 ) -> _Begun | None:
+    from otel_fr.capture.groups import milliseconds
+
     backends = c10d.BackendConfig(c10d.Backend(str(given["backend"]))).get_device_backend_map().values()
     names = {str(name).lower() for name in backends}
-    begun = recorder.begin_members_group(operation, new, names, _milliseconds(given))
+    begun = recorder.begin_members_group(operation, new, names, milliseconds(given.get("timeout")))
     return None if begun is None else _Begun(*begun, new.name)
 
 
@@ -214,7 +215,7 @@ def begin_split(c10d: ModuleType, recorder: Recorder, parent: Any, given: Mappin
 
 
 def _begin_split(c10d: ModuleType, recorder: Recorder, parent: Any, given: Mapping[str, Any]) -> _Begun | None:
-    from otel_fr.capture.groups import backend_of, member_ranks
+    from otel_fr.capture.groups import backend_of, member_ranks, milliseconds
     from otel_fr.ring import NewGroup
 
     own, above = [int(rank) for rank in given["ranks"]], member_ranks(c10d, parent)
@@ -230,7 +231,7 @@ def _begin_split(c10d: ModuleType, recorder: Recorder, parent: Any, given: Mappi
         SPLIT,
         NewGroup(name=str(name), description=str(description), ranks=tuple(above[rank] for rank in own)),
         {backend_of(c10d, parent, device)[0] for device in devices},
-        _milliseconds(given),
+        milliseconds(given.get("timeout")),
     )
     return None if begun is None else _Begun(*begun, str(name))
 
@@ -246,12 +247,6 @@ def _new_group(given: dict[str, Any], *, awaits_all: bool) -> NewGroup:
         ranks=in_run(int(rank) for rank in given["global_ranks_in_group"]),
         awaits_all=awaits_all,
     )
-
-
-def _milliseconds(given: Mapping[str, Any]) -> int:
-    """Return the timeout in ms, or 0 if none is given."""
-    timeout = given.get("timeout")
-    return round(timeout / timedelta(milliseconds=1)) if isinstance(timeout, timedelta) else 0
 
 
 def _awaits_all(c10d: ModuleType, default: Any) -> bool:

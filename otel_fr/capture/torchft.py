@@ -130,7 +130,8 @@ def noticing(
     Args:
         module: ``torchft.process_group``.
         creating: called before the group is formed, without arguments. Must not raise.
-        formed: called with the arguments of `quorum_of`, and torch's ``ProcessGroup``. Must not raise.
+        formed: called with the signature of ``configure``, the call's arguments (a tuple and a mapping), and torch's
+            ``ProcessGroup``. Must not raise.
     """
     signature = inspect.signature(original)
 
@@ -174,11 +175,6 @@ def with_client(original: Callable[..., None]) -> Callable[..., None]:
             self._client = _Client(client)
 
     return init
-
-
-def quorum_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Quorum | None:
-    """Return the quorum of a call of ``configure``; see `Quorum.of`."""
-    return Quorum.of(signature.bind(*args, **kwargs).arguments)
 
 
 def job_of(configured: str, env: Mapping[str, str] = os.environ) -> str:

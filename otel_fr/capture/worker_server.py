@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from otel_fr.capture.completion import keep_for_ever
 from otel_fr.ring import private_folder
 from otel_fr.torch_recorder import is_of_device
 
@@ -76,17 +77,13 @@ class WorkerServer:
             with _without_warnings(self._torch):
                 server.shutdown()
         else:
-            _keep_for_ever(server)
+            keep_for_ever(server)
 
     def abandon(self) -> None:
         """In a forked child, never run the destructor: it would wait for threads that the child does not have."""
         server, self._server = self._server, None
         if server is not None:
-            _keep_for_ever(server)
-
-
-def _keep_for_ever(server: Any) -> None:
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+            keep_for_ever(server)
 
 
 def _path_beside(ring: Path) -> Path:

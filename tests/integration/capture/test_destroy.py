@@ -30,7 +30,7 @@ def test_a_group_is_destroyed_while_a_call_that_nobody_waits_for_is_in_flight(tm
 
 OLD_TORCH = """
 from otel_fr.capture import destroy
-destroy.keeps_gil = lambda version: True
+destroy.keeps_gil = lambda: True
 session_module.start_monitor = no_monitor
 hook.uninstall()
 hook.install()

@@ -91,7 +91,7 @@ def test_only_groups_of_torch_are_noticed_and_the_method_is_restored() -> None:
     noticed: list[Quorum | None] = []
 
     def formed(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any], _group: Any) -> None:
-        noticed.append(torchft.quorum_of(signature, args, kwargs))
+        noticed.append(Quorum.of(signature.bind(*args, **kwargs).arguments))
 
     replaced = Replacements()
     assert replaced.put(Attribute.CONFIGURE, module, partial(torchft.noticing, module, lambda: None, formed))
