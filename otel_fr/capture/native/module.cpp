@@ -77,7 +77,7 @@ PyObject* core_new(PyTypeObject* type, PyObject* args, PyObject*) {
   Layout layout{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8]};
   auto* base = static_cast<uint8_t*>(self->mapping.buf);
   if (static_cast<uint64_t>(self->mapping.len) < layout.file_size || reinterpret_cast<uintptr_t>(base) % 8 ||
-      layout.slots_start + layout.slots * 96 > layout.file_size || layout.slots != layout.capacity + 1) {
+      layout.slots_start + layout.slots * sizeof(Slot) > layout.file_size || layout.slots != layout.capacity + 1) {
     PyErr_SetString(PyExc_ValueError, "the mapping does not have the layout of a ring");
     Py_DECREF(self);
     return nullptr;
