@@ -17,6 +17,7 @@ import urllib3
 from otel_fr.api_answers import AskedRanks, AskedStacks, SlowLink, WaitingRanks
 from otel_fr.config import COLLECTOR_VARIABLE, DEFAULT_COLLECTOR, TOKEN_VARIABLE
 from otel_fr.incident import CollectorIncidentData, IncidentHead
+from otel_fr.printable import one_line
 from otel_fr.rate_answers import LatestRates
 from otel_fr.redaction import hide_password
 from otel_fr.typed_json import typed
@@ -60,6 +61,12 @@ class JobHead(TypedDict):
     late: LateRank | None
     rates: LatestRates | None
     last_heard_at: str | None
+
+
+def job_names(one: IncidentHead | JobHead) -> set[str]:
+    """What a user may call the job: its name or its title, also as lists show them."""
+    name, title = one["job"], one["job_title"]
+    return {name, one_line(name), title, one_line(title)}
 
 
 class RankColumns(TypedDict):

@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from otel_fr.console.client import UNREACHABLE, Client, CollectorError, IncidentDetail
+from otel_fr.console.client import UNREACHABLE, Client, CollectorError, IncidentDetail, job_names
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.console.incident_view import COLORS, incident_list, incident_page, job_text, plain_text, summary_line
 from otel_fr.incident import IncidentHead
@@ -201,6 +201,5 @@ def _is_new(data: IncidentHead, seen: dict[tuple[str, str], int]) -> bool:
 
 
 def _matches(data: IncidentHead, args: argparse.Namespace) -> bool:
-    title = data["job_title"]
-    named = (None, data["job"], title, title.partition(" (")[0])
+    named = {None, data["job_title"].partition(" (")[0], *job_names(data)}
     return args.job in named and args.state in (None, data["state"])

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from otel_fr.analyze import load
 from otel_fr.analyze.output.text import to_text
-from otel_fr.console.client import Client, CollectorError, IncidentDetail, JobDetail, JobHead, RefusedError
+from otel_fr.console.client import Client, CollectorError, IncidentDetail, JobDetail, JobHead, RefusedError, job_names
 from otel_fr.console.incidents import find as find_incident
 from otel_fr.dumps.files import find
 from otel_fr.encodable import load_json
@@ -195,11 +195,7 @@ class Tools:
         return f"Causes come first; what is listed below a cause is a consequence of it.\n\n{to_text(load(path))}"
 
     def _named(self, job: str) -> Sequence[JobHead]:
-        def names(one: JobHead) -> tuple[str, ...]:
-            title = one["job_title"]
-            return one["id"], one["job"], one_line(one["job"]), title, one_line(title)
-
-        return [one for one in self._client.jobs() if job in names(one)]
+        return [one for one in self._client.jobs() if job in {one["id"], *job_names(one)}]
 
     def _job(self, job: str, attempt: int | None, rank: int | None = None) -> tuple[JobHead, JobDetail]:
         found = [one for one in self._named(job) if attempt in (None, one["attempt"])]

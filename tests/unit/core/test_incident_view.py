@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from argparse import Namespace
+from typing import cast
 
 import pytest
 from rich.console import Console
 
 from otel_fr.console.client import IncidentDetail
 from otel_fr.console.incident_view import incident_page, summary_line
+from otel_fr.console.incidents import _matches
 from otel_fr.incident import IncidentHead
 from otel_fr.stacks import NATIVE_HEADING
 from otel_fr.typed_json import typed
@@ -30,6 +33,12 @@ def test_the_summary_of_an_incident_that_is_over_is_said_to_be_of_then(state: st
         "waiting_since": "2026-11-23T14:03:12Z", "consequence_count": None, "revision": 1,
     }  # fmt: skip
     assert summary_line(typed(IncidentHead, head)).startswith(said)
+
+
+def test_a_job_may_be_named_as_lists_show_it() -> None:
+    data = {"job": "train\tone", "job_title": "train\tone", "state": "firing"}
+    for name in ("train\tone", "train one"):
+        assert _matches(cast("IncidentHead", data), Namespace(job=name, state=None))
 
 
 def test_an_incident_shows_the_native_stacks_of_a_culprit_beside_the_merged_stacks() -> None:
