@@ -51,7 +51,8 @@ class Situation:
 
 
 def seconds_between(start_ns: int, end_ns: int) -> float:
-    return max(0.0, (end_ns - start_ns) / 1e9)
+    """Return the seconds from start to end, to the microsecond; 0 if the end is not after the start."""
+    return round(max(0, end_ns - start_ns) / 1e9, 6)
 
 
 def stalled_call(situation: Situation, stall_seconds: float) -> int | None:

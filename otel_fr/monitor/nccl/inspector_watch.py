@@ -52,9 +52,6 @@ class InspectorWatch:
     Args:
         path: the file, which need not exist yet; None: there is no file to follow.
         take: called with each call.
-
-    Attributes:
-        skipped: number of bytes that were skipped, because the file grew faster than it is read.
     """
 
     def __init__(self, path: Path | None, take: Callable[[DeviceCall], None]) -> None:
@@ -65,7 +62,6 @@ class InspectorWatch:
         self._reader = LineReader()
         self._partial = b""
         self._look_at = 0.0
-        self.skipped = 0
 
     def step(self, now: float, *, at_once: bool = False) -> None:
         """Read new lines, once a second.
@@ -105,7 +101,6 @@ class InspectorWatch:
         behind = about.st_size - file.tell()
         if behind > MAX_BEHIND:
             file.seek(behind - STEP_BYTES, os.SEEK_CUR)
-            self.skipped += behind - STEP_BYTES
             self._reader.forget()
             self._partial = b""
             file.readline(_MAX_PARTIAL)  # the rest of a line that began in the skipped part

@@ -13,6 +13,7 @@ from typing import Any
 
 from otel_fr.monitor.process.connections import NO_CONNECTIONS, Connections
 from otel_fr.monitor.process.ending import RankProcess
+from otel_fr.monitor.process.processor_wait import turns_of
 from otel_fr.monitor.process.state import Process, parse_status
 from otel_fr.rank_report import MAX_STACK, ReportedLoop
 from otel_fr.stacks import site_of, threads_of
@@ -80,17 +81,6 @@ def tgkill(pid: int, tid: int, signal: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
-def cpu_wait_ns(pid: int, tid: int) -> int | None:
-    """Return the nanoseconds that a thread has waited for a CPU since it began, without the present wait, or None.
-
-    Source: ``schedstat`` in Documentation/scheduler/sched-stats.rst of Linux.
-    """
-    try:
-        return int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def process_hint(pid: int) -> str:
     """Return why a process may not answer: its state and kernel function. "" if it runs or sleeps normally."""
     process = Process(pid)
@@ -133,8 +123,8 @@ class StackRequest:
         self._file = Path(file) if isinstance(file, str) and file else None
         self._answer_by = now + (ANSWER_SECONDS if asked else 0.0)
         self._patient_until = now + (PATIENCE_SECONDS if asked else 0.0)
-        self._checked_at = now
-        self._cpu_wait = cpu_wait_ns(process.pid, self._thread)
+        self._folder = Path(f"/proc/{process.pid}/task/{self._thread}")
+        self._turns = turns_of(self._folder, int(now * 1e9))
         self._signalled_at: float | None = None
         self._start = 0
         self._size = 0
@@ -159,14 +149,14 @@ class StackRequest:
 
     def _is_kept_from_answering(self, now: float) -> bool:
         """Return True if the answering thread got no CPU since the previous check, or if py-spy stops the rank now."""
-        before, self._cpu_wait = self._cpu_wait, cpu_wait_ns(self._process.pid, self._thread)
-        passed, self._checked_at = now - self._checked_at, now
-        if Process(self._process.pid).is_read_here():
+        is_read = Process(self._process.pid).is_read_here()
+        before, self._turns = self._turns, turns_of(self._folder, int(now * 1e9))
+        if is_read:
             return True
-        if before is None or self._cpu_wait is None:
+        if before is None or self._turns is None:
             return False
-        waited = (self._cpu_wait - before) / 1e9
-        return waited >= STARVED_SHARE * passed or Process(self._process.pid).runs(self._thread)
+        waited, passed = self._turns.waited_ns - before.waited_ns, self._turns.at_ns - before.at_ns
+        return waited >= STARVED_SHARE * passed or self._turns.is_ready
 
     def _send_signal(self, now: float) -> None:
         self._signalled_at = now

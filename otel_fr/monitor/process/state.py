@@ -161,12 +161,9 @@ class Process:
             return False
         return parse_status(Process(int(tracer), self._root).text("status")).get("PPid") == str(os.getpid())
 
-    def name_of(self, pid: str) -> str:
+    def name_of(self, pid: int) -> str:
         """Return the command of another process, or "" if it is unknown."""
-        try:
-            return (self._root / pid / "comm").read_text(errors="replace").strip()
-        except OSError:
-            return ""
+        return Process(pid, self._root).text("comm").strip()
 
     def memory(self, address: int, size: int) -> bytes:
         """Return bytes of the process's memory: fewer at the end of a mapping, none if it may not be read."""
@@ -236,7 +233,7 @@ def _describe_stop(process: Process, state: str) -> str:
         return ""  # the process continues already, or will soon
     tracer = status.get("TracerPid", "0")
     if tracer.isdigit() and int(tracer):
-        name = process.name_of(tracer)
+        name = process.name_of(int(tracer))
         return f"stopped by a debugger (process {tracer}{f', {name}' if name else ''})"
     # Without a terminal, the kernel sends no SIGTSTP, SIGTTIN or SIGTTOU.
     terminal = process.text("stat").rpartition(")")[2].split()[4:5]

@@ -18,6 +18,7 @@ from otel_fr.identity import encode_ranks
 from otel_fr.monitor.nccl.device_calls import Tracked
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.ring.tail import Reached
+from otel_fr.monitor.rules import seconds_between
 from otel_fr.monitor.telemetry.span_builder import error_type
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedGroup
@@ -285,8 +286,3 @@ def _log_attributes(event: str, report: RankReport) -> dict[str, str | int | Non
         found[names.EXCEPTION_STACKTRACE] = exception.stack or None
         found[names.THREAD_NAME] = exception.thread or None
     return found
-
-
-def seconds_between(start_ns: int, end_ns: int) -> float:
-    """Return the seconds from start to end, to the microsecond; 0 if the end is not after the start."""
-    return round(max(0, end_ns - start_ns) / 1e9, 6)

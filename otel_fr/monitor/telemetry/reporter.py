@@ -25,7 +25,7 @@ from otel_fr.monitor.process.stacks import Stacks
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.ring.activity_watch import ActivityWatch
 from otel_fr.monitor.ring.call_lines import call_lines
-from otel_fr.monitor.rules import Situation
+from otel_fr.monitor.rules import Situation, seconds_between
 from otel_fr.monitor.telemetry import report_builder
 from otel_fr.monitor.telemetry.brief_reports import STILL_SHARE, BriefReports
 from otel_fr.monitor.telemetry.call_ranges import reported_range
@@ -230,7 +230,7 @@ class Reporter:
             now_ns,
         )
         known = self.known_stacks()
-        idle = report_builder.seconds_between(run.moved_ns, now_ns)
+        idle = seconds_between(run.moved_ns, now_ns)
         in_full, is_still = stacks or known is not None, idle >= STILL_SHARE * self._config.stall_seconds
         step = self.activity.step
         return RankReport(
@@ -253,7 +253,7 @@ class Reporter:
             exit_site=_text(meta.get("exit_site")),
             activity=self.activity.reported(now_ns),
             step=None if step is None else step.step,
-            step_s=None if step is None else report_builder.seconds_between(step.began_ns, now_ns),
+            step_s=None if step is None else seconds_between(step.began_ns, now_ns),
             on_hang=self.on_hang,
             records_creations=meta.get("creations") is True,
             peer_timeout=self._config.peer_timeout,

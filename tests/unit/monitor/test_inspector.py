@@ -83,7 +83,6 @@ def test_a_reader_that_is_far_behind_goes_on_near_the_end(tmp_path: Path, monkey
     assert found
     assert found == list(range(found[0], found[-1] + 1))
     assert found[0] > 290
-    assert follower.watch.skipped == path.stat().st_size - 2_000
     assert (*found, *follower.look())[-1] == 299
 
 
