@@ -112,7 +112,7 @@ export function makeGrid(ask) {
 
   function drawTable(lanes, small, differing) {
     const { rank } = job.ranks;
-    const { shown } = outliers(judged, ROWS);
+    const shown = outliers(judged, ROWS);
     let rows = small && !only ? rank.map((_, i) => i) : shown;
     if (!small) rows = [...rank.keys()].filter((i) => picked.has(rank[i])).concat(rows.filter((i) => !picked.has(rank[i])));
     const extras = extra();

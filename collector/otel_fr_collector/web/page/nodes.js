@@ -124,7 +124,7 @@ export function makeNodes(pick) {
 
   // Focuses the rank that differs most.
   function focus() {
-    const worst = job.ranks.rank[outliers(judged, 1).shown[0] ?? 0];
+    const worst = job.ranks.rank[outliers(judged, 1)[0] ?? 0];
     const cells = [...map.querySelectorAll("[role=gridcell]")];
     const cell = cells.find((one) => one.rank === worst) ?? cells[0];
     if (cell) focusCell(cell);

@@ -24,9 +24,8 @@ const WAITING = 3; // s in one collective after which a rank counts as waiting
 // The grid of a job: cells[lane][i] is a status or null (not a member); worst[i] is a rank's worst status.
 export function judge(job, incidents) {
   const open = incidents.filter((one) => one.state === "firing" && one.run_id === job.run_id && one.job === job.job);
-  const causes = open.filter((one) => !one.caused_by);
   const culprits = new Map();
-  for (const one of causes) {
+  for (const one of open.filter((one) => !one.caused_by)) {
     for (const rank of one.culprit_ranks) {
       if (!culprits.has(rank)) culprits.set(rank, []);
       culprits.get(rank).push(one);
@@ -47,7 +46,7 @@ export function judge(job, incidents) {
     const own = blame(culprits.get(number)) ?? rankStatus(state[i]);
     if (own && ORDER.get(own) < ORDER.get(worst[i])) worst[i] = own;
   });
-  return { cells, worst, word: (status, i) => WORDS.get(status) || state[i], causes, open, culprits };
+  return { cells, worst, word: (status, i) => WORDS.get(status) || state[i] };
 
   // A rank in a call is not behind, whatever its counts are in other groups. A rank is behind only in a group in which
   // others wait, because counts also differ with the age of the reports.
@@ -95,14 +94,13 @@ function rankStatus(state) {
 
 // The ranks that differ from the rest, worst first. Ranks that only wait, were stopped or have ended well do not.
 export function outliers(judged, limit) {
-  const shown = STATUSES.slice(0, LEVEL).map(([name]) => name);
   const found = [];
-  for (const name of shown) {
+  for (const [name] of STATUSES.slice(0, LEVEL)) {
     judged.worst.forEach((status, i) => {
       if (status === name) found.push(i);
     });
   }
-  return { shown: found.slice(0, limit), more: Math.max(0, found.length - limit) };
+  return found.slice(0, limit);
 }
 
 // What is known about a rank, in one line. It names only the group in which the rank differs most.
