@@ -56,6 +56,7 @@ class Outlets:
 
     def forget(self, run: RunId) -> None:
         """Another collector publishes the run's incidents from now on."""
+        self.terminal.forget(run)
         self._hold.forget(run)
         for outlet in self.others:
             with self._caught(outlet.name):

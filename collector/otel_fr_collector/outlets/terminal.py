@@ -10,12 +10,14 @@ from otel_fr.incident import CollectorIncidentData
 from otel_fr.printable import one_line
 from otel_fr_collector import timeline
 from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.outlets.incident_text import render
 from otel_fr_collector.output import Unblocked
 
 
 @dataclass(slots=True)
 class _Printed:
+    run: RunId
     due: float | None
     essence: tuple[object, ...] = ()
     files: set[str] = field(default_factory=set)
@@ -42,7 +44,7 @@ class Terminal:
             self._known.pop(number, None)
             return
         if known is None or change.kind is ChangeKind.OPENED:
-            self._known[number] = _Printed(now if has_files else now + timeline.FILES_PATIENCE)
+            self._known[number] = _Printed(change.incident.run, now if has_files else now + timeline.FILES_PATIENCE)
             self._pending[number] = change
         elif known.due is not None:
             known.due = now if has_files else known.due
@@ -51,6 +53,12 @@ class Terminal:
             self._print(change)
         else:
             self._print_files(known, change)
+
+    def forget(self, run: RunId) -> None:
+        """Forget a run without printing anything: another collector continues its incidents."""
+        for number in [number for number, known in self._known.items() if known.run == run]:
+            del self._known[number]
+            self._pending.pop(number, None)
 
     def step(self, now: float, *, final: bool = False) -> None:
         """Print the new incidents that are due; with ``final``, all of them."""
@@ -64,9 +72,8 @@ class Terminal:
 
     def _print(self, change: IncidentChange) -> None:
         text = render(change.kind, change.data, now=time.time(), started=change.incident.started, color=self._color)
-        self._known[change.incident.id] = _Printed(
-            None, _essence(change.data), set(change.data["flight_recorder_files"])
-        )
+        known = self._known[change.incident.id]
+        known.due, known.essence, known.files = None, _essence(change.data), set(change.data["flight_recorder_files"])
         self._write(text)
 
     def _print_files(self, known: _Printed, change: IncidentChange) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -32,6 +33,8 @@ from otel_fr_collector.outlets.event_stream import (
     TooManyListenersError,
 )
 from otel_fr_collector.outlets.outbox import Attempt, Message, Outbox, Outcome
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.outlets.terminal import Terminal
 from otel_fr_collector.shares import FairQueue, Holdings, Owner
 
 from otel_fr.identity import incident_id
@@ -251,6 +254,18 @@ def test_an_alert_that_another_collector_continues_is_posted_no_more() -> None:
     assert [dict(alert.labels)["job_id"] for alert in told(outlet)] == ["mine"]
     outlet.publish(incident_change("others", kind=ChangeKind.RESOLVED))
     assert told(outlet) == []
+
+
+def test_an_incident_that_another_collector_continues_is_not_printed() -> None:
+    printed = io.StringIO()
+    outlets = Outlets(Metrics(), Terminal(printed))
+    mine, others = incident_change("mine", "1"), incident_change("others", "2")
+    for change in (mine, others):
+        outlets.publish(change, 0.0, has_files=False)
+    outlets.forget(others.incident.run)
+    outlets.step(0.0, final=True)
+    assert "mine" in printed.getvalue()
+    assert "others" not in printed.getvalue()
 
 
 def test_the_alert_of_an_incident_that_still_needs_something_lasts_until_people_are_told() -> None:
