@@ -60,7 +60,8 @@ function changed(why) {
 let told = null; // incidents from the stream while their list is loading: the list may be older
 
 async function loadIncidents() {
-  const mine = (told = []);
+  const mine = [];
+  told = mine;
   try {
     const { incidents } = await get("incidents?view=brief&include=consequences");
     if (told !== mine) return; // the stream has connected again: a newer list comes, or has come
