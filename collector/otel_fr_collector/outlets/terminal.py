@@ -92,11 +92,8 @@ class Terminal:
             return
         encoding = self._out.encoding or "utf-8"  # a terminal without Unicode must not end the output
         text = text.encode(encoding, "backslashreplace").decode(encoding)
-        try:
-            self._out.write(text)
-            self._out.flush()
-        except (OSError, ValueError):  # the output is closed; the file and the alerts continue
-            self._out = None
+        self._out.write(text)
+        self._out.flush()
 
 
 def _essence(data: CollectorIncidentData) -> tuple[object, ...]:
