@@ -6,9 +6,8 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
@@ -29,7 +28,7 @@ def status(code: int, text: str, delay: float | None = None) -> Status:
     """A google.rpc.Status, with RetryInfo if ``delay`` is given."""
     found = Status(code=code, message=text)
     if delay is not None:
-        found.details.append(_pack(_retry_info(delay)))
+        found.details.add().Pack(_retry_info(delay))
     return found
 
 
@@ -66,9 +65,3 @@ def read_retry_delay(trailers: Iterable[Any]) -> float | None:
 
 def _retry_info(delay: float) -> RetryInfo:
     return RetryInfo(retry_delay=Duration(seconds=int(delay), nanos=int(delay % 1 * 1e9)))
-
-
-def _pack(message: Message) -> AnyMessage:
-    packed = AnyMessage()
-    packed.Pack(message)
-    return packed
