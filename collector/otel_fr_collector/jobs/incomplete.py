@@ -58,11 +58,6 @@ class IncompleteInstance:
         return self.extra.get((rank, record))
 
     @property
-    def is_settled(self) -> bool:
-        """Whether all known calls have completed."""
-        return not self.unsettled
-
-    @property
     def is_complete(self) -> bool:
         """Whether all members have joined and completed, each with as many calls as the others."""
         if not self.members or len(self.calls) < self.members or self.unsettled:

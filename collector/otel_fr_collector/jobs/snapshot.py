@@ -348,7 +348,7 @@ def _relevant(group: GroupState) -> list[IncompleteInstance]:
                     beside = group.incomplete.get((key[0], key[1], number))
                     if beside is not None:
                         chosen[beside.key] = beside
-        elif not instance.is_settled:
+        elif instance.unsettled:
             chosen[key] = instance
     return list(chosen.values())
 
