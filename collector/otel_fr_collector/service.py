@@ -296,7 +296,7 @@ class Service:
             is_over = newest[run_id.job] > run_id.attempt and not known.is_live(now)
             has_gone = lacks is None and has_gone_on(known, accused, later)
             if is_over or has_gone or has_grown(known, accused, later):
-                known.mark_replaced()
+                known.is_replaced = True
             if (why := why_over(known, accused, now, is_judged=not self.judge.is_busy(run_id))) is not None:
                 self._take_changes(self.book.resolve_run(run_id, now, why), now)
         return True

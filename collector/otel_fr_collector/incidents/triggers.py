@@ -12,7 +12,7 @@ from otel_fr_collector import timeline
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import reported_calls
-from otel_fr_collector.jobs.stops import may_follow_a_stop
+from otel_fr_collector.jobs.stops import has_ended, may_follow_a_stop
 
 WAITED_SHARE = 0.5
 """The next judgement waits for this share of the last one's elapsed time. The last one may have waited for a processor,
@@ -264,9 +264,8 @@ def _bad_end_settled(run: Run, now: float) -> bool:
         return False
     heard, states = now - run.lateness(now), run.ranks.values()
     bad = [state for state in states if state.ending not in (Ending.RUNNING, Ending.CLEAN)]
-    known = run.world_size is None or len(run.ranks) >= run.world_size
     may_follow = bool(bad) and all(map(may_follow_a_stop, bad))
     is_left = any(state.is_exiting and state.ended is None and not state.exception for state in states)
     if may_follow or is_left:
-        return heard - since >= timeline.STOPPED_SETTLE or (known and all(one.ended is not None for one in states))
-    return heard - since >= timeline.BAD_END_SETTLE or (known and all(state.sent >= since for state in states))
+        return heard - since >= timeline.STOPPED_SETTLE or has_ended(run)
+    return heard - since >= timeline.BAD_END_SETTLE or (run.is_whole and all(state.sent >= since for state in states))

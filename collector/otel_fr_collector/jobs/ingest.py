@@ -321,7 +321,7 @@ class Ingest:
         knows_groups = run is learned
         taken = run.apply(given, self._interner, now=now, wall=wall, stamp=stamp, knows_groups=knows_groups)
         if given.exit is not None and given.exit.is_for_nodes:
-            run.mark_replaced()  # its launcher ended the rank because nodes join: no fault, nor is what follows
+            run.is_replaced = True  # its launcher ended the rank because nodes join: no fault, nor is what follows
         if given.ras is not None:
             groups = (state.group for state in run.groups.values())
             pid_of = {rank: state.place.pid for rank, state in run.ranks.items()}

@@ -60,7 +60,7 @@ class Run:
         has_news: something arrived since the last judgement. files_noted: how often ranks reported a new file.
         lags: lateness of reports. attention: lateness of the collector. levels: the ranks' `progress`, as columns.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
-        is_replaced: the run is no longer judged, see `mark_replaced`. steps: speed of its training steps.
+        is_replaced: not judged: the job continues in another run, or on new nodes. steps: speed of its training steps.
         behind: groups by id that have instances still to be compared (`GroupState.compare_pieces`).
         requests: what ranks have asked for their node or job. is_sampled: spans of some calls are missing.
         lacks_ranks: there was no room for some ranks. differences: where ranks made different calls.
@@ -131,10 +131,14 @@ class Run:
         return min((r.report.stall_s for r in self.ranks.values() if r.report is not None), default=5.0)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all ranks of the world are known."""
+        return bool(self.ranks) and (self.world_size is None or len(self.ranks) >= self.world_size)
+
+    @property
     def ended_clean(self) -> bool:
         """Whether every rank of the world has ended well."""
-        is_whole = bool(self.ranks) and (self.world_size is None or len(self.ranks) >= self.world_size)
-        return is_whole and all(rank.ending is Ending.CLEAN for rank in self.ranks.values())
+        return self.is_whole and all(rank.ending is Ending.CLEAN for rank in self.ranks.values())
 
     def is_live(self, now: float) -> bool:
         """Whether some rank has not ended and still reports."""
@@ -199,10 +203,6 @@ class Run:
         """Record that calls mismatch. The run is judged once this has settled."""
         if self.mismatch_since is None:
             self.mismatch_since = now
-
-    def mark_replaced(self) -> None:
-        """Stop judging the run: the job continues in another one, or its launcher ends the ranks for new nodes."""
-        self.is_replaced = True
 
     def group_state(self, group: Group, size: int) -> GroupState | None:
         """Get or create the group's state; None: there is no room for another group."""

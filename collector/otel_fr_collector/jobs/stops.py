@@ -39,9 +39,7 @@ def _tells_of_stop(
 
 def has_ended(run: Run) -> bool:
     """Whether every rank of the world has ended, well or not."""
-    if not run.ranks or (run.world_size is not None and len(run.ranks) < run.world_size):
-        return False
-    return all(state.ended is not None for state in run.ranks.values())
+    return run.is_whole and all(state.ended is not None for state in run.ranks.values())
 
 
 def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
@@ -53,7 +51,7 @@ def is_stopped(run: Run, now: float, dead: Container[int] = ()) -> bool:
     Args:
         dead: the ranks whose end the verdict names as a cause.
     """
-    if run.world_size is None or len(run.ranks) < run.world_size:
+    if run.world_size is None or not run.is_whole:
         return False
     ends = [(state.ended, end_of(state)) for state in run.ranks.values() if state.ended is not None]
     if were_killed_together([rank for _, rank in ends], run.world_size):
