@@ -97,10 +97,6 @@ class KeptIncidents:
         """Whether the run has had an incident."""
         return run in self._by_run
 
-    def everything(self) -> list[CollectorIncidentData]:
-        """Each incident as it was last published, oldest first."""
-        return [incident.data for incident in self._all.values()]
-
     def open_data(self) -> list[CollectorIncidentData]:
         return [incident.data for incident in self._all.values() if incident.is_open]
 

@@ -71,7 +71,7 @@ def test_a_list_from_before_the_stream_broke_replaces_no_newer_one(stage: Stage,
 def test_an_incident_links_to_its_runbook(stage: Stage, page: Any) -> None:
     number = stage.hang(stage.job(8), 5)["id"]
     page.goto(f"{stage.url}/#/incidents/{number}")
-    advice = next(one["what_to_do"] for one in stage.service.book.everything() if one["id"] == number)
+    advice = next(one.data["what_to_do"] for one in stage.service.book.known() if one.id == number)
     expect(page.locator(".answer .advice")).to_have_text(advice)
     page.get_by_role("link", name="Runbook").click()
     expect(page.locator("h1")).to_have_text("missing_rank: a live rank did not join")

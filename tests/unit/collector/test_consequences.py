@@ -40,7 +40,7 @@ def judge_again(book: IncidentBook, run: Run, findings: list[Finding]) -> list[I
 
 def test_an_incident_that_the_book_attributes_to_an_earlier_one_has_no_culprits() -> None:
     book, _ = judged([MISSING], [STALLED])
-    cause, consequence = book.everything()
+    cause, consequence = (one.data for one in book.known())
     assert (cause["culprit_ranks"], cause["caused_by"]) == ([1], None)
     assert (consequence["culprit_ranks"], consequence["stacks"]) == ([], {})
     assert consequence["caused_by"] == cause["id"]
@@ -113,7 +113,7 @@ def test_a_rank_that_fails_while_it_recovers_is_no_consequence_of_what_it_has_le
     first = dataclasses.replace(second, culprit_ranks=(), caused_by=MISSING.key, is_apart=False)
     book, run = judged([MISSING, first], [MISSING, second])
     assert culprits(book, run) == [(1,), (2,)]
-    assert book.everything()[1]["category"] == book.open_of(run.id)[1].labels["category"]
+    assert book.known()[1].data["category"] == book.open_of(run.id)[1].labels["category"]
     assert culprits(*judged([MISSING], [second])) == [(1,), (2,)]
 
 

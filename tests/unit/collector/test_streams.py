@@ -83,7 +83,7 @@ def concluded(requests: list[Request]) -> list[tuple[object, ...]]:
             service.step()
         return service
 
-    incidents = asyncio.run(feed()).book.everything()
+    incidents = [one.data for one in asyncio.run(feed()).book.known()]
     names = ("id", "category", "culprit_ranks", "waiting_ranks", "sequence_id", "operation", "field", "values")
     return [tuple(str(data[name]) for name in names) for data in map(dict, incidents)]
 
@@ -158,7 +158,7 @@ class Aside:
             await asyncio.sleep(0.001)
 
     def culprits(self) -> list[list[int]]:
-        return [one["culprit_ranks"] for one in self.service.book.everything()]
+        return [one.data["culprit_ranks"] for one in self.service.book.known()]
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_steps_of_wall_clocks_make_and_lose_no_verdict(ranks: list[float], own: 
                 clock.wall += own
             clock.advance(0.75)
             service.step()
-        return [(one["category"], one["culprit_ranks"]) for one in service.book.everything()]
+        return [(one.data["category"], one.data["culprit_ranks"]) for one in service.book.known()]
 
     assert asyncio.run(scene(fault=False)) == []
     assert asyncio.run(scene(fault=True)) == [("missing_rank", [2])]
