@@ -91,6 +91,9 @@ class JobQuery(Struct):
         return found
 
 
+_View = Annotated[Literal["brief"], Meta(description="Leaves out most of what grows with the number of ranks.")]
+
+
 class IncidentsQuery(PageQuery):
     """Parameters of the list of incidents."""
 
@@ -99,19 +102,13 @@ class IncidentsQuery(PageQuery):
     include: (
         Annotated[Literal["consequences"], Meta(description="Also incidents that follow from another one.")] | UnsetType
     ) = UNSET
-    view: (
-        Annotated[Literal["brief"], Meta(description="Leaves out most of what grows with the number of ranks.")]
-        | UnsetType
-    ) = UNSET
+    view: _View | UnsetType = UNSET
 
 
 class IncidentQuery(Struct):
     """Parameters of a request for one incident."""
 
-    view: (
-        Annotated[Literal["brief"], Meta(description="Leaves out most of what grows with the number of ranks.")]
-        | UnsetType
-    ) = UNSET
+    view: _View | UnsetType = UNSET
 
 
 class RunQuery(Struct):
