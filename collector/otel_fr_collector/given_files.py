@@ -20,6 +20,12 @@ def read_bytes(path: Path) -> bytes:
         return file.read()
 
 
+def stamp_of(path: Path) -> tuple[int, int, int]:
+    """What differs once the file has another content."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 def read_text(path: Path) -> str:
     """The content of a file, as text.
 

@@ -15,7 +15,7 @@ from typing import cast
 import grpc
 from cryptography import x509
 
-from otel_fr_collector.given_files import read_bytes
+from otel_fr_collector.given_files import read_bytes, stamp_of
 
 _log = logging.getLogger(__name__)
 
@@ -124,4 +124,4 @@ class ServerTls:
 
     def _stamp(self) -> tuple[object, ...]:
         paths = [path for path in (self._cert, self._key, self._client_ca) if path is not None]
-        return tuple((found.st_mtime_ns, found.st_size, found.st_ino) for found in (path.stat() for path in paths))
+        return tuple(map(stamp_of, paths))

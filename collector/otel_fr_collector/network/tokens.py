@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_fr_collector.given_files import read_text
+from otel_fr_collector.given_files import read_text, stamp_of
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Tokens:
         self._lock = threading.Lock()
         self._log = Throttle()
         self._checked = time.monotonic()
-        self._stamp = self._file_stamp()
+        self._stamp = stamp_of(self._path)
         self._grants: dict[tuple[bytes, Access], set[Grant]] = {}
         self._tokens = parse_tokens(read_text(path))
         if not self._tokens:
@@ -189,7 +189,7 @@ class Tokens:
                 return
             self._checked = now
             try:
-                stamp = self._file_stamp()
+                stamp = stamp_of(self._path)
                 if stamp != self._stamp:
                     self._tokens = parse_tokens(read_text(self._path))
                     self._stamp = stamp
@@ -198,10 +198,6 @@ class Tokens:
             except (OSError, ValueError) as error:
                 if self._log.allows(str(error)):
                     _log.error("could not reload the tokens from %s; keeping the old ones: %s", self._path, error)
-
-    def _file_stamp(self) -> tuple[int, int, int]:
-        found = self._path.stat()
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _digest(authorization: str) -> bytes | None:
