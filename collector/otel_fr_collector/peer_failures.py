@@ -35,7 +35,7 @@ from otel_fr_collector.jobs.stops import end_of
 STEP_SECONDS = 0.2
 """Seconds between two checks of a run."""
 MAX_REASON = 500
-"""Characters of a reason."""
+"""Characters of a reason, or of an incident's summary, that monitors get."""
 MAX_COMMANDS = 8
 """About how many commands one check of a run causes. A monitor's queue has room for twice as many."""
 

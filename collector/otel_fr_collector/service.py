@@ -35,7 +35,7 @@ from otel_fr_collector.jobs.usage import JOB_MEMORY, MAX_KEPT
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.outlets import Outlets
-from otel_fr_collector.peer_failures import PeerFailures
+from otel_fr_collector.peer_failures import MAX_REASON, PeerFailures
 from otel_fr_collector.slow_looks import SlowLooks
 from otel_fr_collector.storage.persistence import Persistence
 from otel_fr_collector.storage.retention import Retention
@@ -48,8 +48,6 @@ BREAK = 0.02
 """Seconds between two steps while more is due than one step does. Half of the time is left to requests."""
 CLEAN_UP_INTERVAL = 1.0
 """Seconds between two clean-ups of old runs and incidents."""
-MAX_REASON = 500
-"""Characters of an incident's summary that monitors get."""
 
 
 @dataclass

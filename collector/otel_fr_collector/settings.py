@@ -18,6 +18,7 @@ from otel_fr_collector.given_files import read_text
 from otel_fr_collector.incidents.links import FIELDS, parse_link
 from otel_fr_collector.jobs.usage import JOB_MEMORY
 from otel_fr_collector.network.address import Address
+from otel_fr_collector.otlp.signals import METHODS
 from otel_fr_collector.outlets.alertmanager import parse_label
 from otel_fr_collector.receive.intake import MAX_REQUEST
 
@@ -49,7 +50,7 @@ def _choice(*values: str) -> _Kind:
 
 def _signals(text: str) -> frozenset[str]:
     found = frozenset(re.split(r"[,\s]+", text.strip()))
-    if not found <= {"traces", "metrics", "logs"}:
+    if not found <= METHODS.keys():
         raise ValueError(f"{text!r} is not a list of traces, metrics and logs")
     return found
 

@@ -126,7 +126,7 @@ def parse_backend(url: str) -> Target:
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     path = parts.path.rstrip("/")
     if parts.scheme.startswith("http") and (path or port == 4318):
-        for signal in ("traces", "logs", "metrics"):
+        for signal in METHODS:
             path = path.removesuffix(f"/v1/{signal}")
         authority = f"{host}:{port}" if port else host
         return Target(False, secure, f"{parts.scheme}://{authority}{path}")

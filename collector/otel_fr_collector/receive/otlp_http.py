@@ -16,7 +16,7 @@ from starlette.routing import Route
 from otel_fr_collector.otlp import json_encoding
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.in_thread import decode_in_thread
-from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
+from otel_fr_collector.otlp.signals import METHODS, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
 from otel_fr_collector.receive.inflate import ENCODINGS, Inflater
 from otel_fr_collector.receive.intake import READ_SECONDS, IncomingRequest, Intake, too_slow
@@ -40,11 +40,7 @@ DISCARD_SECONDS = 5.0
 
 def make_otlp_app(intake: Intake) -> Starlette:
     """The ASGI application of the OTLP/HTTP port."""
-    return Starlette(
-        routes=[
-            Route(f"/v1/{signal}", _endpoint(intake, signal), methods=["POST"]) for signal in (TRACES, METRICS, LOGS)
-        ]
-    )
+    return Starlette(routes=[Route(f"/v1/{signal}", _endpoint(intake, signal), methods=["POST"]) for signal in METHODS])
 
 
 def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Response]]:
