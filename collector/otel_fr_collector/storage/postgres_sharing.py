@@ -103,8 +103,9 @@ class PostgresSharing(PostgresReading):
         if firing:
             connection.execute(_KEEP, {**_arrays(list(firing)), **own, "heard": list(firing.values())})
             silent = {run_key(run): run for run, is_heard in heard.firing.items() if not is_heard}
-            lost = connection.execute(_LOST, {**_arrays(list(silent)), **own}).fetchall()
-            shared.lost = {silent[key] for key in lost}
+            if silent:
+                lost = connection.execute(_LOST, {**_arrays(list(silent)), **own}).fetchall()
+                shared.lost = {silent[key] for key in lost}
         orphans = connection.execute(_ORPHANS, own).fetchall()
         wanted = list(dict.fromkeys([*map(run_key, heard.new), *orphans]))
         if wanted:
