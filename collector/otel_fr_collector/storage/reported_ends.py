@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.otlp.signals import LOGS
 from otel_fr_collector.storage.journal import Journal, Request
+from otel_fr_collector.storage.serialization import dump_run_id, load_run_id
 
 FILE_NAME = "ends.sqlite3"
 MAX_BYTES = 16 << 20
@@ -80,13 +81,11 @@ class ReportedEnds:
 
 
 def _name_of(run: RunId) -> str:
-    return json.dumps([run.job, run.attempt, run.run])
+    return json.dumps(dump_run_id(run))
 
 
 def _run_of(name: str) -> RunId:
     """The run of a name. A damaged name becomes a run that nobody knows."""
     with contextlib.suppress(ValueError):
-        match json.loads(name):
-            case [str() as job, int() as attempt, str() as run]:
-                return RunId(job, attempt, run)
+        return load_run_id(json.loads(name))
     return RunId(name, 0, name)

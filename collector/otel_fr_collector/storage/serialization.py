@@ -154,7 +154,7 @@ def dump_run(run: Run, now: float, wall: float) -> Json:
         }
         ranks.append(item)
     return {
-        "id": _dump_run_id(run.id),
+        "id": dump_run_id(run.id),
         "at": wall,
         "world_size": run.world_size,
         "resource": run.resource,
@@ -169,7 +169,7 @@ def load_run(data: Json) -> SavedRun:
         ValueError, TypeError, IndexError: the data has another form.
     """
     known = typed(_RunData, data)
-    saved = SavedRun(_load_run_id(known["id"]), known["at"], known["world_size"], known["resource"], known["ranks"])
+    saved = SavedRun(load_run_id(known["id"]), known["at"], known["world_size"], known["resource"], known["ranks"])
     saved.ranks(0.0, 0.0)
     return saved
 
@@ -180,7 +180,7 @@ def dump_incident(incident: Incident) -> Json:
     finding["category"] = incident.finding.category.value
     return {
         "id": incident.id,
-        "run": _dump_run_id(incident.run),
+        "run": dump_run_id(incident.run),
         "finding": finding,
         "keys": incident.keys,
         "cause": incident.cause,
@@ -210,7 +210,7 @@ def load_incident(data: Json, published: object) -> Incident:
     """
     incident = Incident(
         id=str(data["id"]),
-        run=_load_run_id(data["run"]),
+        run=load_run_id(data["run"]),
         finding=_finding(data["finding"]),
         keys=[str(key) for key in data["keys"]],
         cause=data["cause"],
@@ -245,7 +245,12 @@ def load_incident(data: Json, published: object) -> Incident:
     return incident
 
 
-def _load_run_id(data: object) -> RunId:
+def load_run_id(data: object) -> RunId:
+    """The inverse of `dump_run_id`.
+
+    Raises:
+        ValueError: the data has another form.
+    """
     match data:
         case [str() as job, int() as attempt, str() as run]:
             return RunId(job, attempt, run)
@@ -295,5 +300,6 @@ def _by_rank(values: Mapping[str, object], kind: Callable[[object], _T]) -> dict
     return {int(rank): kind(value) for rank, value in values.items()}
 
 
-def _dump_run_id(run: RunId) -> list[object]:
+def dump_run_id(run: RunId) -> list[object]:
+    """A run's identity as JSON."""
     return [run.job, run.attempt, run.run]
