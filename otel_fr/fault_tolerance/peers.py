@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -134,8 +134,11 @@ class Peers:
     def withdraw(self, ranks: tuple[int, ...]) -> None:
         """Withdraw failures of ranks that have recovered: callbacks registered from now on do not receive them."""
         with self._lock:
-            left = [failure for failure in self._kept if not set(failure.ranks) <= set(ranks)]
-            self._kept = deque(left, maxlen=MAX_KEPT)
+            left = [
+                replace(failure, ranks=tuple([rank for rank in failure.ranks if rank not in ranks]))
+                for failure in self._kept
+            ]
+            self._kept = deque([failure for failure in left if failure.ranks], maxlen=MAX_KEPT)
 
     @property
     def failed(self) -> frozenset[int]:

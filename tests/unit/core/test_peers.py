@@ -66,6 +66,16 @@ def test_a_callback_can_be_cancelled() -> None:
     assert seen == []
 
 
+def test_ranks_that_failed_together_recover_one_by_one() -> None:
+    peers = Peers()
+    peers.deliver(replace(FAILURE, ranks=(2, 3), reason="node b is silent"))
+    peers.withdraw((3,))
+    assert peers.failed == {2}
+    peers.withdraw((2,))
+    assert not peers.failed
+    assert peers.ended_by is None
+
+
 def test_what_is_no_function_and_too_many_are_refused() -> None:
     peers = Peers()
     with pytest.raises(TypeError, match="takes a function, not int"):
