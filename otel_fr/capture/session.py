@@ -287,12 +287,12 @@ class Session:
         Args:
             nonce: random text that all ranks of that run share; "": they share one over the job's store.
         """
-        before = self._meta["nonce"]
         attempt = int(str(self._meta["attempt"]))
-        nonce = nonce or share_nonce(self._c10d, default, str(before), attempt)
+        nonce = nonce or share_nonce(self._c10d, default, str(self._meta["nonce"]), attempt)
         self._enter(run_of(default, self._job_id, attempt, nonce))
 
     def _enter(self, run: Mapping[str, object]) -> None:
+        peers.forget_all()  # the ranks of another run have other numbers
         if run["nonce"] != self._meta["nonce"]:
             groups.forget_created()
         with self.recorder.lock:

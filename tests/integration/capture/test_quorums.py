@@ -42,7 +42,9 @@ wrapper = ProcessGroupWrapper()
 found = []
 for quorum in (1, 2, 3, 4):
     if quorum == 2:
-        peers.note_ended({"torchft_quorum_1_rank_0": PeerFailure((1,), "rank 1 was killed", (), "")})
+        failure = PeerFailure((1,), "rank 1 was killed", (), "")
+        peers.deliver(failure)
+        peers.note_ended({"torchft_quorum_1_rank_0": failure})
     wrapper.configure("x", "replica", 0, 1, quorum_id=quorum, group_rank=0, group_world_size=1)
     own = hook._state.connections._of_group
     found.append((sorted(own), set().union(*own.values()) == epolls(), peers.ended_by is None))
