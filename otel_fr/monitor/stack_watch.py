@@ -65,6 +65,8 @@ class StackWatch:
         self._thread = self._looked_at = process.pid
         self._number = 0
         self._event = self._caller = ""
+        self._reasons: set[str] = set()
+        """The events for which the awaited stacks were requested. ``_event`` is the last of them."""
         self._is_at_loops = False
         self._native: NativeLook | None = None
         self._native_at = float("-inf")
@@ -86,6 +88,7 @@ class StackWatch:
         asked = self._link is not None and self._link.send(wanted)
         self._request = StackRequest(self._process, self._reader.meta, now, asked, ident)
         self._event, self._is_at_loops = event, False
+        self._reasons.add(event)
         self._loops.forget()
         self._look = Look(self._process.pid, now)
         self._thread = self._looked_at = self._process.pid
@@ -141,14 +144,14 @@ class StackWatch:
             return
         loops, look = self._loops.found() if self._is_at_loops else (), self._look
         found = replace(self._request.result, doing=look.text or "", connections=look.connections, left_loops=loops)
-        self._is_at_loops = False
+        reasons, self._reasons, self._is_at_loops = self._reasons, set(), False
         self._reporter.remember_stacks(found)
         self._request = None
         self._reporter.send(self._event, stacks=True)
-        if self._event == names.EVENT_STALLED or self._files.shows_present_fault():  # the new file has these stacks
+        if names.EVENT_STALLED in reasons or self._files.shows_present_fault():  # the new file has these stacks
             self._files.write(REASON_STALL, of_fault=True)
         known = self._reporter.known_stacks()
-        if known is not None and (known.python_blocked or self._event == names.EVENT_OVERDUE):
+        if known is not None and (known.python_blocked or names.EVENT_OVERDUE in reasons):
             self._look_at_native(now)
 
     def _look_at_native(self, now: float) -> None:
