@@ -71,7 +71,7 @@ class Commands:
     def step(self, now_ns: int) -> None:
         """Carry out new commands, and actions that are due. ``now_ns``: monotonic."""
         self._follow_run()
-        while (command := self._next()) is not None:
+        while (command := self._next(self._run_id)) is not None:  # ranks have other numbers in each run
             self._take(command)
         if self._fetches:
             self._answer(self._fetches.popleft())
@@ -90,8 +90,8 @@ class Commands:
                 self._note_incident(command.incident)
         return self._control is not None and self._control.listening
 
-    def _next(self) -> Command | None:
-        return None if self._control is None else self._control.inbox.take()
+    def _next(self, run: str | None = None) -> Command | None:
+        return None if self._control is None else self._control.inbox.take(run)
 
     def _note_opened(self, dump: Dump) -> None:
         self._note_incident(Incident(incident_id=dump.incident_id, summary=dump.reason, page_url=dump.page_url))
@@ -106,6 +106,7 @@ class Commands:
             return
         self._run_id = run_id
         self._peers.forget()
+        self._fetches.clear()
         if self._control is not None:
             self._control.reconnect()
 

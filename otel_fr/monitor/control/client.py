@@ -196,17 +196,18 @@ class ControlClient:
             # A second try, because the time also passes while the machine itself is halted.
             if packet[:1] == siblings.LEAVING:
                 self._line = None
-                threading.Thread(target=self._read_on, args=(line,), name="otel-fr-handover", daemon=True).start()
+                given = line, identity.run_id
+                threading.Thread(target=self._read_on, args=given, name="otel-fr-handover", daemon=True).start()
                 return
             if packet[:1] == siblings.STATE:
                 self._note(line, siblings.state_in(packet))
             elif packet[:1] == siblings.TURN:
                 self._begin_turn()
             else:
-                self._put(Command.FromString(packet[1:]), len(packet))
+                self._put(Command.FromString(packet[1:]), len(packet), identity.run_id)
         self._hang_up(line)
 
-    def _read_on(self, line: Line) -> None:
+    def _read_on(self, line: Line, run: str) -> None:
         """Take commands that a leaving watcher still passes on, until another stream is open."""
         end = None
         while not self._stop.is_set() and (end is None or time.monotonic() < end):
@@ -216,7 +217,7 @@ class ControlClient:
             if packet == b"":
                 break
             if packet is not None and packet[:1] == siblings.COMMAND:
-                self._put(Command.FromString(packet[1:]), len(packet))
+                self._put(Command.FromString(packet[1:]), len(packet), run)
         self._hang_up(line)
 
     def _begin_turn(self) -> None:
@@ -283,7 +284,7 @@ class ControlClient:
                 self._say(stream, _interval_of(stream.initial_metadata()))
                 for data in stream:
                     received = True
-                    self._take_command(data, identity.rank)
+                    self._take_command(data, identity)
                     self._pace.spend(1.0, time.monotonic())
                     if wait := self._pace.wait(time.monotonic()):
                         self._stop.wait(wait)
@@ -298,17 +299,17 @@ class ControlClient:
         if self._hub is not None:
             self._hub.say(state)
 
-    def _take_command(self, data: bytes, rank: int) -> None:
+    def _take_command(self, data: bytes, identity: RankIdentity) -> None:
         command, hub = Command.FromString(data), self._hub
         if hub is not None:
             self._not_taken += hub.pass_on(data, command.ranks)
-        if not command.ranks or rank in command.ranks:
-            self._put(command, len(data))
+        if not command.ranks or identity.rank in command.ranks:
+            self._put(command, len(data), identity.run_id)
 
     # ---- both
 
-    def _put(self, command: Command, size: int) -> None:
-        self.inbox.put(command, size)
+    def _put(self, command: Command, size: int, run: str) -> None:
+        self.inbox.put(command, size, run)
         self._on_command()
 
     def _note(self, source: object, state: float) -> None:

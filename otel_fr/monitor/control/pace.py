@@ -45,25 +45,26 @@ class Inbox:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Command, int]] = deque()
+        self._waiting: deque[tuple[Command, int, str]] = deque()
         self._size = 0
         self._lock = threading.Lock()
         self.lost = 0
 
-    def put(self, command: Command, size: int) -> None:
-        """Add a command of ``size`` bytes, or count it as lost."""
+    def put(self, command: Command, size: int, run: str = "") -> None:
+        """Add a command of ``size`` bytes for a rank of ``run``, or count it as lost."""
         with self._lock:
             if len(self._waiting) >= MAX_WAITING or self._size + size > MAX_WAITING_BYTES:
                 self.lost += 1
                 return
-            self._waiting.append((command, size))
+            self._waiting.append((command, size, run))
             self._size += size
 
-    def take(self) -> Command | None:
-        """Remove and return the oldest command, or None."""
+    def take(self, run: str | None = None) -> Command | None:
+        """Remove and return the oldest command for ``run`` (None: any run), or None. Drop older ones for other runs."""
         with self._lock:
-            if not self._waiting:
-                return None
-            command, size = self._waiting.popleft()
-            self._size -= size
-            return command
+            while self._waiting:
+                command, size, of_run = self._waiting.popleft()
+                self._size -= size
+                if run in (None, of_run):
+                    return command
+            return None

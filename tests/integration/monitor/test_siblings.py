@@ -255,7 +255,7 @@ class Monitors:
         taken = self.taken[rank] = []
 
         def on_command() -> None:
-            while (command := client.inbox.take()) is not None:
+            while (command := client.inbox.take("run")) is not None:
                 taken.append(command)
 
         client = ControlClient(self._target, lambda: identity, on_command, folder=self._folder)

@@ -19,6 +19,13 @@ def test_commands_beyond_the_most_that_may_wait_are_lost_and_counted() -> None:
     assert inbox.take() is None
 
 
+def test_commands_for_another_run_are_dropped() -> None:
+    inbox = Inbox()
+    for number in range(4):
+        inbox.put(dump(number), 10, f"run {number % 2}")
+    assert [inbox.take("run 1") for _ in range(3)] == [dump(1), dump(3), None]
+
+
 def test_large_commands_that_wait_are_bounded_in_bytes() -> None:
     inbox = Inbox()
     for number, size in enumerate((MAX_WAITING_BYTES, 1)):

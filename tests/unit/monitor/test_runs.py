@@ -16,6 +16,9 @@ from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.capture.runs import MAX_EARLIER, Runs
 from otel_fr.config import Config
+from otel_fr.control.v1.control_pb2 import Command, PeerFailed
+from otel_fr.monitor.commands import Commands
+from otel_fr.monitor.control.pace import Inbox
 from otel_fr.monitor.nccl.recorder_entries import parse_answer
 from otel_fr.monitor.telemetry.call_ranges import reported_range
 from otel_fr.monitor.telemetry.export import Exporter
@@ -120,6 +123,24 @@ def test_a_monitor_that_starts_later_counts_each_call_for_the_run_it_was_made_in
     fetched = reported_range(process.reader, GROUP, 1, 2, 10**9).calls
     assert [(call.sequence, call.state) for call in fetched] == [(1, "scheduled")]
     assert reporter.situation(10**9).oldest_since_ns is not None
+
+
+def test_a_peer_that_failed_in_the_run_before_has_not_failed_in_the_next(process: Process) -> None:
+    """It has another number there. The collector's command waits while the process enters the next run."""
+    reporter, inbox, link, node = process.monitor(), Inbox(), Mock(), Mock(running=list)
+    given = reporter, link, Config(), Mock(), Mock(), Mock(node=node), Mock()
+    commands = Commands(Mock(inbox=inbox), *given)
+    failed = Command(peer_failed=PeerFailed(ranks=[0, 1], kind="ended"))
+    inbox.put(failed, 1, "run 0")
+    process.go_on()
+    process.call(1, ends=False)
+    reporter.follow()
+    reporter.run.groups.refresh()
+    commands.step(10**10)
+    link.send.assert_not_called()
+    inbox.put(failed, 1, "run 1")
+    commands.step(10**10)
+    assert link.send.call_args.args[0]["ranks"] == [0]
 
 
 def test_runs_that_pass_between_two_looks_at_the_ring_are_told_apart(process: Process) -> None:
