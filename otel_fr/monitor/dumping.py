@@ -86,8 +86,8 @@ def _base_path(config: Config, identity: RankIdentity, backends: Iterable[str], 
     if not foreign and not torch_may_write(backends):
         return named
     # A whole name may lack the rank; without it, ranks would overwrite each other's files.
-    prefix = Path(config.dump_prefix)
-    return prefix.parent / f"otel_fr_{prefix.name}{process}{identity.rank}"
+    prefix = Path(given)
+    return prefix.parent / f"otel_fr_{prefix.name}{part}{identity.rank}"
 
 
 def writer_of(path: Path) -> dict[str, Any]:

@@ -65,6 +65,15 @@ def test_a_file_that_pytorch_may_write_itself_is_left_to_it(tmp_path: Path, back
     assert names(config, ("gloo", backend)) == [f"{tmp_path}/otel_fr_trace_3"]
 
 
+@pytest.mark.parametrize("prefix", ["trace_", "trace_quorum_-1/0"])
+@pytest.mark.parametrize(("backend", "begin"), [("gloo", ""), ("nccl", "otel_fr_")])
+def test_each_quorum_has_its_own_file(tmp_path: Path, prefix: str, backend: str, begin: str) -> None:
+    config = Config(dump_prefix=str(tmp_path / prefix))
+    for quorum in (4, 5):
+        found = dumping.paths(config, who(quorum_id=quorum), [backend])
+        assert found == [(tmp_path / f"{begin}trace_quorum_{quorum}_3", "pickle")]
+
+
 def test_a_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "trace_3").write_bytes(b"\x80\x02}q\x00X\x07\x00\x00\x00entries")
     assert names(Config(dump_prefix=str(tmp_path / "trace_"))) == [f"{tmp_path}/otel_fr_trace_3"]
