@@ -145,8 +145,11 @@ class Recovery:
         self._not_before_ns = 0
 
     def note_file(self, moved_ns: int, of_fault: bool) -> None:
-        """Note that a file is written now. ``moved_ns``: see `Situation`."""
-        self._moved_ns, self._over_ns = (moved_ns if of_fault else None), None
+        """Note that a file is written now. ``moved_ns``: see `Situation`.
+
+        A file that is requested during a fault, for example for the verdict, also shows the fault.
+        """
+        self._moved_ns, self._over_ns = (moved_ns if of_fault or self.is_of(moved_ns) else None), None
 
     @property
     def is_pending(self) -> bool:

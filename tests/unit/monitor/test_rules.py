@@ -168,6 +168,13 @@ def test_a_file_is_of_the_fault_in_which_the_rank_is_until_it_moves() -> None:
     assert not recovery.is_of(6)
 
 
+def test_a_file_that_is_requested_during_a_fault_is_replaced_once_the_fault_is_over() -> None:
+    recovery = Recovery()
+    for of_fault in (True, False):
+        recovery.note_file(moved_ns=0, of_fault=of_fault)
+    assert [recovery.is_over(at(t, moved=t), STALL) for t in (10, 11)] == [False, True]
+
+
 def test_a_file_of_a_fault_stays_while_another_call_is_stalled() -> None:
     recovery = Recovery()
     recovery.note_file(moved_ns=0, of_fault=True)
