@@ -139,9 +139,12 @@ class Monitor:
         self._reporter.begin()
         if self._control is not None:
             self._control.start()
-        while not self._wait(self._pause()) and not self._recording_over():
+        is_over = False
+        while not is_over:
             try:
-                self._tick()
+                is_over = self._wait(self._pause()) or self._recording_over()
+                if not is_over:
+                    self._tick()
             except Exception as error:  # noqa: BLE001 - one bad record must not end the watch; the next tick tries again
                 self._log_error("an error while watching the rank; watching continues", error)
                 time.sleep(TICK_SECONDS)
