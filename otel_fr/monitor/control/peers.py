@@ -24,6 +24,7 @@ ENDED_SECONDS = 1.0
 """How long a rank must have waited if a member of the group has ended, or the stall time if that is shorter. The member
 cannot come any more. If the backend notices the end, as gloo does on its connections, the call has ended earlier."""
 MAX_ORDERED = 1_024
+"""How many calls that were to be ended are remembered, or all that wait if these are more: each is ended only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class PeerWatch:
             return None
         for record, _ in new:
             self._ordered[record.record_id] = None
-        while len(self._ordered) > MAX_ORDERED:
+        while len(self._ordered) > max(MAX_ORDERED, len(found)):
             del self._ordered[next(iter(self._ordered))]
         ranks = sorted({rank for _, own in new for rank in own})
         return _notice(ranks, self._failed[ranks[0]], groups)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from otel_fr.control.v1.control_pb2 import PeerFailed
 from otel_fr.identity import MAX_RANKS
-from otel_fr.monitor.control.peers import PeerWatch
+from otel_fr.monitor.control.peers import MAX_ORDERED, PeerWatch
 from otel_fr.ring import GroupDef, Record, RecordState
 from otel_fr.ring.layout import POSTED
 from tests.support.records import made_record
@@ -92,6 +92,17 @@ def test_calls_are_ended_only_in_groups_with_a_failed_member_after_the_stall_tim
     assert due(watch, call(WORLD, NOW - STALL, number=2)) == ["0"]
     assert due(watch, call(WORLD, NOW - STALL, number=2)) == []  # asked for once
     assert due(watch, call(WORLD, NOW - STALL, number=3)) == ["0"]
+
+
+def test_however_many_calls_wait_each_is_ended_once() -> None:
+    watch = PeerWatch(STALL)
+    watch.told(failed(2), 0, GROUPS)
+    waiting = [call(WORLD, 0.0, number=number) for number in range(2 * MAX_ORDERED)]
+    assert due(watch, *waiting) == ["0"]
+    assert due(watch, *waiting) == []
+    waiting.append(call(WORLD, 0.0, number=len(waiting)))
+    assert due(watch, *waiting) == ["0"]
+    assert due(watch, *waiting) == []
 
 
 def test_calls_that_wait_for_a_process_that_has_ended_are_ended_after_a_second() -> None:
