@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from otel_fr.communication_errors import is_of_communication
 from otel_fr.config import Config
 from otel_fr.fault_tolerance.gloo_connections import GlooConnections
 from otel_fr.fault_tolerance.peers import EXIT_CODE, PeerFailedError, PeerFailure, Peers
+from otel_fr.identity import decode_ranks
 
 _log = logging.getLogger("otel_fr")
 
@@ -70,7 +71,7 @@ class PeerActions:
         if command == "peer_failed":
             self._peers.deliver(_failure(message))
         elif command == "peer_recovered":
-            self._peers.withdraw(tuple(_integers(message.get("ranks"))))
+            self._peers.withdraw(_ranks(message))
         elif command == "end_calls" and self._mode != IGNORE:
             self._end_calls(_failure(message), [str(name) for name in message.get("names") or ()])
 
@@ -150,7 +151,7 @@ class PeerActions:
 
 def _failure(message: dict[str, Any]) -> PeerFailure:
     return PeerFailure(
-        ranks=tuple(_integers(message.get("ranks"))),
+        ranks=_ranks(message),
         reason=str(message.get("reason") or "a peer has failed"),
         process_groups=tuple(str(group) for group in message.get("groups") or ()),
         incident_id=str(message.get("incident") or ""),
@@ -158,5 +159,7 @@ def _failure(message: dict[str, Any]) -> PeerFailure:
     )
 
 
-def _integers(values: object) -> Iterable[int]:
-    return [value for value in values if isinstance(value, int)] if isinstance(values, list) else []
+def _ranks(message: dict[str, Any]) -> tuple[int, ...]:
+    with contextlib.suppress(ValueError):
+        return tuple(decode_ranks(str(message.get("ranks") or "")))
+    return ()

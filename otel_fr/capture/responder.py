@@ -18,7 +18,8 @@ from otel_fr.capture.replaced import Attribute, Replacements
 from otel_fr.capture.sites import Sites
 from otel_fr.capture.stacks import all_stacks
 
-_MAX_PACKET: Final = 1 << 16
+_MAX_PACKET: Final = 1 << 18
+"""Most bytes read of a packet. By default, the kernel passes at most 208 KiB (net.core.wmem_max)."""
 
 
 class Responder:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.control.v1.control_pb2 import Command, Dump, FetchCalls, Incident, PeerFailed
+from otel_fr.identity import encode_ranks
 from otel_fr.monitor.control.client import ControlClient
 from otel_fr.monitor.control.link import Link
 from otel_fr.monitor.control.pace import Pace
@@ -132,7 +133,7 @@ class Commands:
                 has = verb(recovered, "has", "have")
                 self._say("the collector says that %s %s not failed", ranks_text(recovered), has)
                 if self._link is not None:
-                    self._link.send({"cmd": "peer_recovered", "ranks": list(recovered)})
+                    self._link.send({"cmd": "peer_recovered", "ranks": encode_ranks(recovered)})
 
     def _take_dump(self, dump: Dump) -> None:
         if dump.incident_id and dump.incident_id not in self._incidents:

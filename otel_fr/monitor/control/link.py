@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -29,7 +30,7 @@ class Link:
             _continue_at(fd)
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Send one message. Return False if it cannot be sent: the rank has ended, or does not read."""
+        """Send one message. Return False if it is too long, or the rank has ended or does not read."""
         if self._socket is None:
             return False
         data = json.dumps(message).encode()
@@ -37,8 +38,9 @@ class Link:
             return self._socket.send(data, socket.MSG_NOSIGNAL) == len(data)
         except BlockingIOError:
             return False
-        except OSError:
-            self.close()
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:
+                self.close()
             return False
 
     def receive(self) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from otel_fr.control.v1.control_pb2 import PeerFailed
-from otel_fr.identity import MAX_RANKS
+from otel_fr.identity import MAX_RANKS, encode_ranks
 from otel_fr.monitor.rules import seconds_between
 from otel_fr.presentation import group_name
 from otel_fr.ring import GroupDef, Record
@@ -54,7 +54,7 @@ class Notice:
         """Return the message to the rank (`otel_fr.capture.peer_actions`)."""
         return {
             "cmd": command,
-            "ranks": list(self.ranks),
+            "ranks": encode_ranks(self.ranks),
             "groups": [group_name(group.name, group.description) for group in self.groups],
             "names": [group.name for group in self.groups],
             "kind": self.failed.kind,
@@ -86,7 +86,8 @@ class PeerWatch:
         """
         failed = Failed(message.kind, message.reason[:500], message.incident_id[:200])
         seen = running if failed.kind == SILENT else ()
-        news = [rank for rank in message.ranks if rank != own_rank and rank not in seen and self._is_news(rank, failed)]
+        others = [rank for rank in message.ranks if 0 <= rank != own_rank and rank not in seen]
+        news = [rank for rank in others if self._is_news(rank, failed)]
         for rank in news[: max(0, MAX_RANKS - len(self._failed))]:
             self._failed[rank] = failed
         return _notice(news, failed, groups)

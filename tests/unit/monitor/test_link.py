@@ -31,6 +31,13 @@ def test_the_end_of_the_connection_is_no_error() -> None:
     assert not link.send({"cmd": "stacks"})
 
 
+def test_a_message_that_is_too_long_does_not_end_the_connection() -> None:
+    link, rank = pair()
+    assert not link.send({"cmd": "x" * (64 << 20)})
+    assert link.send({"ok": "bye"})
+    assert json.loads(rank.recv(100)) == {"ok": "bye"}
+
+
 def test_a_rank_that_does_not_read_never_blocks_the_monitor() -> None:
     link, _rank = pair()
     assert not all(link.send({"cmd": "stacks", "pad": "x" * 10_000}) for _ in range(1000))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,13 +54,14 @@ def test_in_the_largest_job_all_other_ranks_may_fail() -> None:
         notice = watch.due([waiting], (), [group], moved_ns=0, now_ns=int(NOW * 1e9))
         assert notice is not None
         assert notice.ranks == group.ranks[1:]
+        assert len(json.dumps(notice.message("end_calls"))) < 300
 
 
 def test_a_failure_is_told_once_with_the_groups_that_it_concerns() -> None:
     watch = PeerWatch(STALL)
     notice = watch.told(failed(2), 0, GROUPS)
     assert notice is not None
-    of_ranks = {"ranks": [2], "groups": ["default_pg"], "names": ["0"]}
+    of_ranks = {"ranks": "2", "groups": ["default_pg"], "names": ["0"]}
     why = {"kind": "stuck", "reason": "rank 2 is stuck", "incident": "i1"}
     assert notice.message("peer_failed") == {"cmd": "peer_failed", **of_ranks, **why}
     assert watch.told(failed(2), 0, GROUPS) is None
@@ -82,6 +85,12 @@ def test_neither_its_own_failure_nor_that_of_a_rank_in_none_of_its_groups_is_tol
     assert watch.told(failed(0), 0, GROUPS) is None
     assert watch.told(failed(9), 0, GROUPS) is None
     assert due(watch, call(WORLD, 0.0)) == []
+
+
+def test_an_impossible_rank_is_not_told() -> None:
+    notice = PeerWatch(STALL).told(failed(-5, 2), 0, GROUPS)
+    assert notice is not None
+    assert notice.ranks == (2,)
 
 
 def test_calls_are_ended_only_in_groups_with_a_failed_member_after_the_stall_time() -> None:
