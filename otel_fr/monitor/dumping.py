@@ -22,6 +22,7 @@ from otel_fr.dumps.contents import FIRST
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.places import runs_folder
 from otel_fr.dumps.write import DumpContents, TakenError, is_ours, write_dump
+from otel_fr.monitor.control.node import short_name
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.ring import RingFormatError, RingReader
@@ -38,6 +39,8 @@ _OF_TORCHFT = re.compile(r"_quorum_-?\d+/\d+$")
 _NOT_WRITTEN_BY_PYTORCH = frozenset({"gloo", "fake", "mpi", "ucc"})
 """Backends for which PyTorch 2.13 writes no flight-recorder file (TORCH_FR_DUMP_TEMP_FILE)."""
 _HEAD_BYTES = 4096
+_MAX_FOLDER = 200
+"""Most bytes of a job's name in the name of a folder. File systems allow 255 (NAME_MAX)."""
 _JSON_SCALAR = re.compile(rb'"(?:[^"\\]|\\.)*"|\d{1,20}')
 _PICKLED_SCALARS = frozenset({"BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"})
 
@@ -54,6 +57,8 @@ def torch_may_write(backends: Iterable[str]) -> bool:
 def default_folder(identity: RankIdentity, env: Mapping[str, str] = os.environ) -> Path:
     """Return the folder ``$XDG_CACHE_HOME/otel-fr/JOB`` or ``~/.cache/otel-fr/JOB``."""
     job = re.sub(r"[^\w.@+-]", "_", identity.job_id or identity.nonce or identity.run_id).lstrip(".")
+    if len(name := job.encode()) > _MAX_FOLDER:
+        job = f"{name[:_MAX_FOLDER].decode(errors='ignore')}-{short_name(job)}"
     return runs_folder(env) / (job or "job")
 
 

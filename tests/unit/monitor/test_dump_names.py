@@ -53,6 +53,14 @@ def test_a_job_id_cannot_lead_out_of_the_cache(job: str) -> None:
     assert folder.name not in ("", ".", "..")
 
 
+@pytest.mark.parametrize("letter", ["j", "日"])
+def test_a_job_with_a_long_name_has_a_folder_of_its_own(tmp_path: Path, letter: str) -> None:
+    jobs = [letter * 300 + end for end in "ab"]
+    one, other = (dumping.default_folder(who(job_id=job), {"XDG_CACHE_HOME": str(tmp_path)}) for job in jobs)
+    one.mkdir(parents=True)
+    assert not other.exists()
+
+
 def test_pytorch_s_prefix_names_the_file_when_pytorch_writes_none(tmp_path: Path) -> None:
     config = Config(dump_prefix=str(tmp_path / "trace_"))
     assert names(config) == [f"{tmp_path}/trace_3"]
