@@ -137,12 +137,11 @@ class _ReportWorker(_Worker[ReportQueue]):
         return not self._queue.can_wait or len(self._queue) > self.others()
 
     def _send_batch(self) -> bool:
-        can_pass = self._queue.can_wait
         reports = self._queue.take()
         if not reports:
             return not self.failing
         request = reports_request(reports)
-        if can_pass and self.pass_on(request.SerializeToString()):
+        if all(report.progress for report in reports) and self.pass_on(request.SerializeToString()):
             return True
         sent = False
         try:

@@ -195,6 +195,25 @@ def test_another_monitor_sends_the_progress_but_no_events_and_nothing_once_it_is
     assert names(sender) == ["stalled", "progress 2"]
 
 
+def test_an_event_that_comes_last_of_all_is_not_passed_on_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another monitor would drop it if the collector does not take it."""
+    sender, other = FakeSender(), FakeSender()
+    exporter = make(reports=sender)
+    exporter.share(lambda request: other.send(request, 1), lambda: 0)
+    take = exporter.reports.take
+
+    def take_late() -> list[QueuedReport]:
+        put(exporter, "exited")
+        monkeypatch.undo()
+        return take()
+
+    monkeypatch.setattr(exporter.reports, "take", take_late)
+    put(exporter, "progress 1")
+    exporter.start()
+    until(lambda: not exporter.pending(patient=True))
+    assert (names(sender), other.sent) == (["progress 1", "exited"], [])
+
+
 def test_progress_waits_for_that_of_other_monitors_and_is_sent_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "GATHER_SECONDS", 10 * PATIENCE)
     sender = FakeSender()
