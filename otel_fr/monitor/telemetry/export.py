@@ -288,9 +288,11 @@ class Exporter:
         for worker in self._workers:
             if worker.name == thread:
                 worker.failing = True
-        if is_refused and self._metrics_worker is not None and self._metrics_worker.name == thread:
-            self._metrics_worker.is_refused = True
-            self._metrics_worker.failing = False
+        metrics = self._metrics_worker
+        # A proxy in front of an endpoint that restarts may also say so, but the endpoint has accepted metrics before.
+        if is_refused and metrics is not None and metrics.name == thread and not metrics.has_sent:
+            metrics.is_refused = True
+            metrics.failing = False
             return True
         return False
 

@@ -341,6 +341,17 @@ def test_numbers_that_could_not_be_sent_are_sent_again() -> None:
     assert sent_counts(sender) == [7]
 
 
+def test_an_endpoint_that_has_taken_metrics_before_is_sent_more_whatever_a_proxy_says() -> None:
+    sender = FakeSender()
+    exporter = make(metrics=sender)
+    exporter.start()
+    for count in (7, 8):
+        exporter.put_metrics(counted(count), RESOURCE)
+        until(lambda: not exporter.pending(patient=True))
+        assert not exporter.note_trouble("otel-fr-metrics", True)
+    assert sent_counts(sender) == [7, 8]
+
+
 def test_an_endpoint_that_takes_no_metrics_is_sent_none_and_nothing_is_said() -> None:
     sender = FakeSender(False, False, False)
     exporter = make(metrics=sender)
