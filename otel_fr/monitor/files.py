@@ -35,7 +35,7 @@ class Files:
         wake: called from another thread when a file is finished.
 
     Attributes:
-        last: path of the newest file; "": there is none.
+        last: path of the newest file of the rank's present run; "": there is none.
         exit: how the rank ended, once known. Files contain it.
     """
 

@@ -249,6 +249,7 @@ class Monitor:
         if self._reporter.run.identity.run_id != self._run_id:
             self._run_id = self._reporter.run.identity.run_id
             self._verdict.follow(self._new_node(), self._reporter.run.identity.world_size)
+            self._files.last = ""  # it is of the run before
         is_stalled = rules.stalled_call(situation, self._config.stall_seconds) is not None
         since = situation.oldest_since_ns if is_stalled and not self._reporter.clean_so_far else None
         self._verdict.step(since, situation.now_ns, self._files.last)

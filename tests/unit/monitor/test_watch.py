@@ -1,9 +1,10 @@
-"""The monitor's loop continues after an error, wherever the error comes from."""
+"""The monitor's loop: what continues after an error, and what ends with a run."""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -19,36 +20,61 @@ from otel_fr.monitor.wake import Wake
 from tests.support.followed_ring import FollowedRing
 
 
-def test_an_error_in_the_answer_to_a_message_does_not_end_the_watch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(watch, "TICK_SECONDS", 0.0)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with closing(FollowedRing(tmp_path)) as ring, theirs:
+class Watched(FollowedRing):
+    """A ring and its monitor, which watches this process and does not run yet. ``rank``: the rank's socket."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, meta={"run_id": "run 0"})
+        ours, self.rank = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         exporter, config = Exporter(None, None), Config(native_stacks="off")
-        reporter, link = Reporter(ring.reader, config, exporter), Link(ours.detach())
-        monitor = watch.Monitor(
-            reader=ring.reader,
-            ring=ring.writer.path,
+        self.reporter, self.link = Reporter(self.reader, config, exporter), Link(ours.detach())
+        self.monitor = watch.Monitor(
+            reader=self.reader,
+            ring=self.writer.path,
             process=RankProcess(os.getpid(), 0),
-            link=link,
+            link=self.link,
             config=config,
-            reporter=reporter,
+            reporter=self.reporter,
             exporter=exporter,
             control=None,
             wake=Wake(),
         )
 
-        def follow(everything: bool = False) -> bool:
-            if everything:
-                raise ValueError("a damaged record")
-            return False
+    def close(self) -> None:
+        self.rank.close()
+        self.link.close()
+        super().close()
 
-        ended: list[bool] = []
-        monkeypatch.setattr(reporter, "follow", follow)
-        monkeypatch.setattr(monitor, "_recording_over", lambda: "a damaged record" in caplog.text)
-        monkeypatch.setattr(monitor, "_finish", lambda: ended.append(True))
-        theirs.send(b'{"cmd": "bye"}')
-        monitor.run()
-        assert ended == [True]
-        link.close()
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    with closing(Watched(tmp_path)) as watched:
+        yield watched
+
+
+def test_an_error_in_the_answer_to_a_message_does_not_end_the_watch(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def follow(everything: bool = False) -> bool:
+        if everything:
+            raise ValueError("a damaged record")
+        return False
+
+    ended: list[bool] = []
+    monkeypatch.setattr(watch, "TICK_SECONDS", 0.0)
+    monkeypatch.setattr(watched.reporter, "follow", follow)
+    monkeypatch.setattr(watched.monitor, "_recording_over", lambda: "a damaged record" in caplog.text)
+    monkeypatch.setattr(watched.monitor, "_finish", lambda: ended.append(True))
+    watched.rank.send(b'{"cmd": "bye"}')
+    watched.monitor.run()
+    assert ended == [True]
+
+
+def test_the_file_of_the_run_before_is_not_reported_as_one_of_the_next_run(watched: Watched) -> None:
+    files = watched.monitor._files
+    files.last = "/dumps/otel_fr_rank_3"
+    watched.monitor._tick()
+    assert files.last
+    watched.writer.set_meta({"run_id": "run 1", "session": 1})
+    watched.monitor._tick()
+    assert not files.last
