@@ -312,7 +312,7 @@ class Monitor:
 
     def _tell_ras(self, now: float) -> None:
         """Report the answer of NCCL's RAS, if there is one."""
-        found = self._ras.take(now)
+        found = self._ras.take(now, self._reporter.run.identity.run_id)
         if found is not None:
             self._reporter.send(names.EVENT_NCCL_RAS, ras=found)
 

@@ -160,21 +160,23 @@ class RasWatch:
         self._is_first = is_first
         self._not_before = 0.0
         self._thread: threading.Thread | None = None
-        self._told: tuple[RasAnswer, Sequence[str], float] | None = None
+        self._told: tuple[RasAnswer, Sequence[str], float, str] | None = None
 
-    def ask(self, folder: Path, now: float) -> None:
+    def ask(self, folder: Path, now: float, run: str = "") -> None:
         """Ask RAS, because there is a fault. Never waits.
 
         Args:
             folder: folder of the flight-recorder files.
             now: monotonic seconds.
+            run: id of the run in which the fault is.
         """
         if self._address is None or now < self._not_before:
             return
         self._not_before = now + PAUSE
         if not self._is_first(f"NCCL's RAS is asked, {int(now / PAUSE)}"):
             return
-        self._thread = threading.Thread(target=self._run, args=(self._address, folder), name="otel-fr-ras", daemon=True)
+        given = self._address, folder, run
+        self._thread = threading.Thread(target=self._run, args=given, name="otel-fr-ras", daemon=True)
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
@@ -182,15 +184,20 @@ class RasWatch:
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def take(self, now: float) -> ReportedRas | None:
-        """Return what is odd in an answer that has come since the last call, or None. ``now``: monotonic seconds."""
+    def take(self, now: float, run: str = "") -> ReportedRas | None:
+        """Return what is odd in an answer that has come since the last call, or None.
+
+        Args:
+            now: monotonic seconds.
+            run: id of the present run. An answer about a fault in another run is dropped.
+        """
         told, self._told = self._told, None
-        if told is None:
+        if told is None or told[-1] != run:
             return None
-        answer, diagnostics, asked = told
+        answer, diagnostics, asked, _ = told
         return essence(answer, max(0.0, now - asked), diagnostics)
 
-    def _run(self, address: tuple[str, int], folder: Path) -> None:
+    def _run(self, address: tuple[str, int], folder: Path, run: str) -> None:
         try:
             asked = time.monotonic()
             data = ask_ras(address)
@@ -205,10 +212,10 @@ class RasWatch:
             if len(data) > MAX_TOLD:
                 return
             answer = parse_answer(data)
-            self._told = answer, (), asked
+            self._told = answer, (), asked, run
             diagnostics = self._diagnose(address, folder / f"{name}.txt")
             if diagnostics:
-                self._told = answer, diagnostics, asked
+                self._told = answer, diagnostics, asked, run
         except Exception as error:  # noqa: BLE001 - this is additional evidence, and nothing depends on it
             _log.info("no evidence from NCCL's RAS at %s:%s: %s", *address, error)
 

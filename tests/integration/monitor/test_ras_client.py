@@ -96,6 +96,16 @@ def test_what_is_odd_is_told_with_its_age(server: RasServer, tmp_path: Path) -> 
     assert [(fact.kind, fact.ranks) for fact in found.odd[0].facts] == [("silent", "1")]
 
 
+def test_an_answer_about_the_run_before_is_saved_and_not_told(server: RasServer, tmp_path: Path) -> None:
+    """Its communicators do not exist any more."""
+    watch = RasWatch(server.address, PID, lambda _: True)
+    for run, now in (("run 0", 100.0), ("run 1", 101.0 + PAUSE)):
+        watch.ask(tmp_path, now, run)
+        watch.wait(30)
+        assert (watch.take(time.monotonic(), "run 1") is None) == (run == "run 0")
+    assert any(tmp_path.glob("otel_fr_nccl_ras_*.json"))
+
+
 def test_a_large_answer_is_saved_and_not_told(
     server: RasServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
