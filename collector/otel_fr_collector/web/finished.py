@@ -8,7 +8,6 @@ import functools
 import gzip
 import json
 import logging
-from collections import deque
 
 from otel_fr.api_answers import JobState
 from otel_fr_collector import timeline
@@ -47,7 +46,8 @@ class Finished:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._waiting: asyncio.Queue[Run] = asyncio.Queue(MAX_WAITING)
-        self._latest: deque[FinishedJob] = deque(maxlen=MAX_LATEST)
+        self._latest: dict[str, FinishedJob] = {}
+        """Without a store, the jobs by key, in the order in which they were dropped."""
         self._shown: dict[RunId, float] = {}
         """Monotonic time at which each running job's line was last written for the other collectors."""
         service.on_dropped = self._note
@@ -123,7 +123,8 @@ class Finished:
             with contextlib.suppress(StoreError):  # the log says why
                 found = await asyncio.to_thread(query)
         if found is None:
-            fit = (job for job in reversed(self._latest) if before is None or job.ended < before)
+            latest = sorted(self._latest.values(), key=lambda job: job.ended, reverse=True)
+            fit = (job for job in latest if before is None or job.ended < before)
             found = [job for job in fit if access.may_see(job.job)]
         over = (json.loads(job.summary) for job in found if job.key not in live)
         return [_over(shown) for shown in over][:limit]
@@ -143,7 +144,7 @@ class Finished:
         return await self._find(key, access) is not None
 
     async def _find(self, key: str, access: Access) -> FinishedJob | None:
-        found = next((job for job in self._latest if job.key == key), None)
+        found = self._latest.get(key)
         store = self._service.store
         if found is None and store is not None:
             with contextlib.suppress(StoreError):
@@ -170,7 +171,10 @@ class Finished:
     def _keep(self, job: FinishedJob) -> None:
         store = self._service.store
         if store is None:
-            self._latest.append(job)
+            self._latest.pop(job.key, None)  # the run was dropped before, and came back
+            self._latest[job.key] = job
+            if len(self._latest) > MAX_LATEST:
+                del self._latest[next(iter(self._latest))]
         else:
             store.save_job(job)
 

@@ -77,6 +77,17 @@ def test_finished_jobs_are_listed_newest_first_to_those_who_may_see_them(tmp_pat
     assert asyncio.run(kept.job("unknown", EVERYTHING)) is None
 
 
+def test_without_a_store_the_order_is_that_of_the_ends_and_a_run_is_listed_once() -> None:
+    """A failed run is dropped an hour after its end, a clean one after a minute. A run that was dropped may return."""
+    before, after = ended_run("back", ago=500), ended_run("back", ranks=4, ago=50)
+    after.group_state(Group("0:world", "0", "default_pg", (0, 1, 2, 3)), 4)
+    kept = keep(None, before, ended_run("clean", ago=100), ended_run("failed", ago=300), after)
+    assert names(kept) == ["back", "clean", "failed"]
+    found = asyncio.run(kept.job(job_key(after.id), EVERYTHING))
+    assert found is not None
+    assert json.loads(found)["world_size"] == 4
+
+
 def test_they_outlive_the_collector_and_end_with_the_retention(tmp_path: Path) -> None:
     store = sqlite_store(tmp_path)
     keep(store, ended_run("old", ago=5_000), ended_run("new", ago=100))
