@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from otel_fr.redaction import without_password
 from otel_fr.waits.blocks import StragglerLimits
 from otel_fr_collector import event_loop, loading, logs, output
 from otel_fr_collector.ending import leave
@@ -168,14 +169,14 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
 def links_of(effective: Settings) -> Links:
     """The links of incidents, from the options. By default, they lead to pages that this collector knows."""
     page = (effective.external_url or _own_url(effective)).rstrip("/")
-    grafana = (effective.grafana or "").rstrip("/")
+    grafana = without_password(effective.grafana or "").rstrip("/")
     given = dict(effective.link)
     return Links(
         page=page,
         runbook=given.get("runbook", f"{page}/runbooks/{{category}}" if page else ""),
         trace=given.get("trace", ""),
         dashboard=given.get("dashboard", grafana + GRAFANA_DASHBOARD if grafana else ""),
-        alertmanager=next(iter(effective.alertmanager), "").rstrip("/"),
+        alertmanager=without_password(next(iter(effective.alertmanager), "")).rstrip("/"),
     )
 
 

@@ -67,6 +67,14 @@ def test_without_options_incidents_link_to_what_the_collector_knows_of() -> None
     assert links("--link", "dashboard=https://g/{job}", "--grafana", "http://g").dashboard == "https://g/{job}"
 
 
+def test_no_link_shows_the_password_with_which_the_collector_itself_asks() -> None:
+    found = links_of(
+        load_settings("--grafana http://me:s3cret@[::1]:3000/g/ --alertmanager http://me:s3@cret@am:9093/")
+    )
+    assert found.dashboard.startswith("http://[::1]:3000/g/d/otel-fr-incident?")
+    assert found.alertmanager == "http://am:9093"
+
+
 def test_the_page_silences_what_the_runbook_silences() -> None:
     url = Links(alertmanager="http://am:9093").for_page(incident_data(job="JOB"), 0.0, 1.0)["silence"]
     given = unquote(url.partition("filter=")[2]).strip("{}").split(",")
