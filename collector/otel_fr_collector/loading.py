@@ -17,6 +17,7 @@ from typing import Any
 
 from otel_fr.encodable import encodable
 from otel_fr.option_names import OF_KUBERNETES, did_you_mean
+from otel_fr.redaction import hide_password
 from otel_fr_collector.given_files import read_text
 from otel_fr_collector.settings import ENV_PREFIX, OPTIONS, Option, Settings
 
@@ -80,7 +81,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str]) -> Settings:
         try:
             values[option.name.replace("-", "_")] = _parse(option, given)
         except ValueError as error:
-            problems.append(f"{where}: {error}")
+            problems.append(f"{where}: {hide_password(str(error))}")
     settings = Settings(**values, given=frozenset(values))
     problems += _misfits(settings)
     if problems:

@@ -17,7 +17,7 @@ from otel_fr_collector.forward.backends import parse_backend
 from otel_fr_collector.given_files import read_text
 from otel_fr_collector.incidents.links import FIELDS, parse_link
 from otel_fr_collector.jobs.usage import JOB_MEMORY
-from otel_fr_collector.network.address import Address
+from otel_fr_collector.network.address import Address, port_of
 from otel_fr_collector.otlp.signals import METHODS
 from otel_fr_collector.outlets.alertmanager import parse_label
 from otel_fr_collector.receive.intake import MAX_REQUEST
@@ -59,6 +59,7 @@ def _base_url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text!r} is not an http:// or https:// URL")
+    port_of(text)
     return text
 
 

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from otel_fr_collector.given_files import read_bytes, read_text
+from otel_fr_collector.network.address import port_of
 from otel_fr_collector.network.http_client import HttpClient, HttpError, Workers, bounded_delay
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import METHODS
@@ -118,10 +119,9 @@ def parse_backend(url: str) -> Target:
         raise ValueError(f"{url!r} is not the URL of an OTLP backend such as grpc://HOST:4317 or http://HOST:4318")
     if parts.username is not None:
         raise ValueError("a backend URL must not contain a password; put the header into --forward-headers")
-    try:
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"{url!r} has no valid port") from error
+    if parts.query:
+        raise ValueError("a backend URL must not have a query; put the token into --forward-headers")
+    port = port_of(url)
     secure = parts.scheme in ("https", "grpcs")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     path = parts.path.rstrip("/")
@@ -130,7 +130,7 @@ def parse_backend(url: str) -> Target:
             path = path.removesuffix(f"/v1/{signal}")
         authority = f"{host}:{port}" if port else host
         return Target(False, secure, f"{parts.scheme}://{authority}{path}")
-    if path or parts.query:
+    if path:
         raise ValueError(f"{url!r}: the URL of a gRPC backend must not have a path")
     return Target(True, secure, f"{host}:{port or 4317}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 
 class BindError(OSError):
@@ -40,6 +41,18 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def port_of(url: str) -> int | None:
+    """The port of a URL. None: it has none.
+
+    Raises:
+        ValueError: the port is not a number up to 65535.
+    """
+    try:
+        return urlsplit(url).port
+    except ValueError:
+        raise ValueError(f"{url!r} has no valid port") from None
 
 
 def listen(address: Address) -> socket.socket:

@@ -128,6 +128,14 @@ def test_every_form_of_the_url_of_a_database_is_taken_and_shown_without_its_pass
     assert "s3cret" not in hide_password(url)
 
 
+@pytest.mark.parametrize("url", ["htp://me:s3cret@host", "http://me:s3cret@host:99999", "http://me:s3cret/@host"])
+def test_a_url_that_is_refused_is_shown_without_its_password(url: str) -> None:
+    for name in ("forward", "alertmanager", "webhook", "grafana", "external-url"):
+        with pytest.raises(SettingsError, match=f"--{name}: ") as refused:
+            load_settings(f"--{name} {url}")
+        assert "s3cret" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -187,6 +195,8 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(options: str, t
         ("--http 127.0.0.1:99999", "127.0.0.1"),
         ("--forward tempo:4317", "tempo"),
         ("--alertmanager alertmanager", "alertmanager"),
+        ("--webhook http://hooks:80800/x", "no valid port"),
+        ("--forward https://otlp/v1/traces?key=k", "must not have a query"),
         ("--retention-days never", "not a number of at least"),
         ("--retention-size ten", "64MiB"),
         ("--link trace=http://jaeger/{trace}", "{trace_id}"),
