@@ -238,6 +238,9 @@ class Store:
     def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
         return self._read(lambda: self._backend.count_consequences(causes))
 
+    def consequences(self, cause: CollectorIncidentData) -> list[str]:
+        return self._read(lambda: self._backend.consequences(cause))
+
     def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
         return self._read(lambda: self._backend.get(number, prefix))
 

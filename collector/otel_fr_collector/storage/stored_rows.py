@@ -41,6 +41,10 @@ _GET = """
     SELECT data, state, memory FROM otel_fr.incidents WHERE id = :id AND substr(job, 1, length(:prefix)) = :prefix
     ORDER BY detected DESC LIMIT 1
 """
+_CONSEQUENCES = """
+    SELECT id FROM otel_fr.incidents WHERE cause = :id AND job = :job AND attempt = :attempt AND run = :run
+    ORDER BY detected LIMIT :limit
+"""
 _FINISHED = """
     SELECT id, job, ended, summary FROM otel_fr.jobs
     WHERE (CAST(:before AS double precision) IS NULL OR ended < :before) AND substr(job, 1, length(:prefix)) = :prefix
@@ -89,6 +93,11 @@ class StoredRows(Backend):
     @abstractmethod
     def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
         """Count the consequences of each of these incidents."""
+
+    def consequences(self, cause: CollectorIncidentData) -> list[str]:
+        """Find the ids of an incident's consequences, oldest first."""
+        run = {"job": cause["job"], "attempt": cause["attempt"], "run": cause["run_id"]}
+        return [number for (number,) in self._rows(_CONSEQUENCES, {"id": cause["id"], **run, "limit": MAX_PAGE})]
 
     def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
         """Find an incident, as last published, by its id. Its job's name must begin with ``prefix``."""

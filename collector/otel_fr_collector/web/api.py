@@ -61,7 +61,6 @@ from otel_fr_collector.web.incident_lists import (
     listed,
     remembered,
     stored,
-    stored_consequences,
 )
 from otel_fr_collector.web.job_detail import Picture, detail, picture
 from otel_fr_collector.web.job_views import job_key, summary
@@ -263,7 +262,7 @@ class Api:
             with contextlib.suppress(StoreError):
                 found = await asyncio.to_thread(service.store.get, number, _access(request).prefix)
                 if found is not None:
-                    consequences = await asyncio.to_thread(stored_consequences, service.store, found)
+                    consequences = await asyncio.to_thread(service.store.consequences, found)
         if found is None or not _access(request).may_see(found["job"]):
             raise ApiError(404, "no such incident; incidents are dropped some time after their end")
         key = job_key(RunId(found["job"], found["attempt"], found["run_id"]))

@@ -51,21 +51,6 @@ def stored(store: Store, query: Query, prefix: str, max_size: int) -> Counted:
     return list(zip(found, store.count_consequences(found), strict=True))
 
 
-def stored_consequences(store: Store, incident: CollectorIncidentData) -> list[str]:
-    """Find the ids of an incident's consequences in the database, oldest first. Run it in a thread.
-
-    Raises:
-        StoreError: the database cannot be read.
-    """
-    run = (incident["job"], incident["attempt"], incident["run_id"])
-    found = store.find(job=incident["job"], state=None, max_size=MAX_READ)
-    return [
-        one["id"]
-        for one in found
-        if one["caused_by"] == incident["id"] and (one["job"], one["attempt"], one["run_id"]) == run
-    ]
-
-
 def remembered(known: Sequence[Incident], query: Query) -> Counted:
     """Find the incidents of a query in memory."""
     counts = Counter((one.run, one.cause) for one in known)

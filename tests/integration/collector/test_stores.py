@@ -181,6 +181,7 @@ def test_a_consequence_is_folded_if_its_cause_is_listed_and_counted_in_any_case(
     assert numbers(store, state=FIRING, folded=True) == [2, 3, 4]
     assert store.count_consequences([one.data for one in made]) == [2, 0, 0, 0]
     assert store.count_consequences([]) == []
+    assert store.consequences(made[0].data) == [made[1].id, made[3].id]
 
 
 def test_resolved_incidents_and_jobs_go_by_age_and_open_incidents_stay(start: Open) -> None:

@@ -41,6 +41,17 @@ def numbers(store: DirectSqlite) -> list[int]:
     return [int(str(data["id"]), 16) for data in store.find(job=None, state=None)]
 
 
+def test_the_consequences_of_an_old_incident_are_found_among_any_number_of_later_ones(tmp_path: Path) -> None:
+    store = DirectSqlite(tmp_path, Metrics(), wall=lambda: NOW)
+    cause, consequence = incident(1), incident(2)
+    consequence.cause = cause.id
+    store.save([cause, consequence])
+    store.save([incident(n, changed=NOW + n) for n in range(3, 1_003)])
+    assert store.count_consequences([cause.data]) == [1]
+    assert store.consequences(cause.data) == [consequence.id]
+    store.close()
+
+
 def test_a_damaged_note_is_left_out(tmp_path: Path) -> None:
     store = DirectSqlite(tmp_path, Metrics(), wall=lambda: NOW)
     store.save([incident(10), incident(11)])
