@@ -49,7 +49,7 @@ class Alert:
     labels: Labels
     owner: Owner
     starts: float
-    sources: set[tuple[RunId, str]] = field(default_factory=set)
+    sources: dict[tuple[RunId, str], Incident] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
     page: str = ""
     ended: float | None = None
@@ -138,7 +138,7 @@ class Alertmanager(Outlet):
         if labels not in self._firing:
             self._firing[labels] = Alert(labels, owner_of(incident, self._tenant_of), incident.detected)
         alert = self._firing[labels]
-        alert.sources.add(key)
+        alert.sources[key] = incident
         self._annotate(alert, incident)
 
     def _resolve(self, incident: Incident) -> None:
@@ -148,13 +148,19 @@ class Alertmanager(Outlet):
             self._annotate(alert, incident)
 
     def _let_go(self, key: tuple[RunId, str]) -> Alert | None:
-        """Note that an incident no longer keeps its alert firing. Return the alert if no other incident does."""
+        """Note that an incident no longer keeps its alert firing. Return the alert if no other incident does.
+
+        Otherwise, the alert describes one of the others from now on.
+        """
         labels = self._of_incident.pop(key, None)
         if labels is None:
             return None
-        sources = self._firing[labels].sources
-        sources.discard(key)
-        return None if sources else self._firing.pop(labels)
+        alert = self._firing[labels]
+        del alert.sources[key]
+        if not alert.sources:
+            return self._firing.pop(labels)
+        self._annotate(alert, next(reversed(alert.sources.values())))
+        return None
 
     def _annotate(self, alert: Alert, incident: Incident) -> None:
         links = links_of(self._links, incident, time.time())

@@ -245,6 +245,15 @@ def test_an_alert_that_ends_is_posted_as_ended_and_held_no_more() -> None:
     assert alert.ended is not None
 
 
+def test_an_alert_of_two_incidents_describes_the_one_that_goes_on() -> None:
+    outlet = Alertmanager(["http://127.0.0.1:9"], Metrics())
+    outlet.publish(incident_change(number="stays", summary="rank 1 is slow"))
+    outlet.publish(incident_change(number="ends", summary="rank 2 is slow"))
+    outlet.publish(incident_change(number="ends", kind=ChangeKind.RESOLVED))
+    (alert,) = told(outlet)
+    assert (alert.ended, alert.annotations["incident_id"]) == (None, "stays")
+
+
 def test_an_alert_that_another_collector_continues_is_posted_no_more() -> None:
     outlet = Alertmanager(["http://127.0.0.1:9"], Metrics())
     mine, others = incident_change("mine"), incident_change("others")
