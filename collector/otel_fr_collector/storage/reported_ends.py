@@ -29,7 +29,7 @@ class ReportedEnds:
         self._journal = journal
         self._waiting: dict[RunId, dict[int, Request]] = {}
         self._size = self._latest = 0
-        self._recovering: asyncio.Future[list[tuple[str, Request]]] | None = None
+        self._recovering: asyncio.Future[None] | None = None
 
     def runs(self) -> list[RunId]:
         """The runs that wait for a verdict."""
@@ -67,11 +67,16 @@ class ReportedEnds:
         """Retry an unusable file, and write all waiting requests into it. Needs a running event loop."""
         if not self._journal.is_up and (self._recovering is None or self._recovering.done()):
             held = [(_name_of(run), one) for run, own in self._waiting.items() for one in own.values()]
-            self._recovering = asyncio.ensure_future(self._journal.reopen(held))
+            self._recovering = asyncio.ensure_future(self._recover(held))
 
     async def close(self, seconds: float) -> None:
         """Finish writing, within this many seconds."""
         await self._journal.close(seconds)
+
+    async def _recover(self, held: list[tuple[str, Request]]) -> None:
+        """Reopen the file. Requests that could not be read at the start come too late for a verdict: `let_go` deletes
+        them, so that the next start does not judge their runs, which may have ended days ago."""
+        self._add((_run_of(name), request) for name, request in await self._journal.reopen(held))
 
     def _add(self, found: Iterable[tuple[RunId, Request]]) -> None:
         for run, request in found:

@@ -88,6 +88,27 @@ def test_what_waits_is_written_once_the_file_can_be_used_again(tmp_path: Path, m
     assert sorted(data for _, data in used(tmp_path)) == [b"first", b"second", b"second", b"third"]
 
 
+def test_what_could_not_be_read_at_the_start_is_not_taken_for_new_at_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "BUSY", 0.01)
+    used(tmp_path, keep)
+
+    async def play() -> None:
+        ends = open_ends(tmp_path, Metrics())
+        with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            assert ends.load() == []
+        while not ends.runs():
+            ends.step()
+            await asyncio.sleep(0)
+        ends.let_go(ends.runs())
+        await ends.close(PATIENCE)
+
+    asyncio.run(asyncio.wait_for(play(), 5.0))
+    assert used(tmp_path) == []
+
+
 def test_a_name_that_is_no_run_is_a_run_that_nobody_knows(tmp_path: Path) -> None:
     used(tmp_path, keep)
     with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as db:
