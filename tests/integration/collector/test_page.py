@@ -80,6 +80,35 @@ def test_an_incident_links_to_its_runbook(stage: Stage, page: Any) -> None:
     expect(page.locator("#incidents [data-item]")).to_have_count(1)
 
 
+def test_an_incident_that_is_in_no_list_is_not_loaded_again_and_again(stage: Stage, page: Any) -> None:
+    """What the reader has opened in it would close each time."""
+    number = stage.hang(stage.job(8), 5)["id"]
+    page.route("**/api/v1/incidents?view=brief*", lambda route: route.fulfill(json={"incidents": []}))
+    asked: list[str] = []
+    page.on("request", lambda one: asked.append(one.url) if one.url.endswith(number) else None)
+    with page.expect_event("requestfinished", lambda one: "view=brief" in one.url):
+        page.goto(f"{stage.url}/#/incidents/{number}")
+    expect(page.locator("h1")).to_contain_text("rank 5")
+    counts = []
+    for others in (1, 2):
+        stage.hang(stage.job(8, f"other-{others}"), 5)
+        expect(page.locator("#open-count")).to_have_text(str(others))
+        page.evaluate("0")  # earlier requests have been noticed
+        counts.append(len(asked))
+    assert counts[0] == counts[1]
+
+
+def test_an_incident_that_comes_before_the_list_shows_its_consequences_with_it(stage: Stage, page: Any) -> None:
+    number = stage.hang(stage.job(8), 5, with_consequence=True)["id"]
+    lists: list[Any] = []
+    page.route("**/api/v1/incidents?view=brief*", lambda route: lists.append(route), times=1)
+    page.goto(f"{stage.url}/#/incidents/{number}")
+    expect(page.locator("h1")).to_be_visible()
+    expect(page.locator("#live")).to_have_text("live")
+    lists[0].continue_()
+    expect(page.get_by_role("heading", name="Consequences")).to_be_visible()
+
+
 def test_older_incidents_are_offered_only_if_there_are_some(stage: Stage, page: Any) -> None:
     """A fake answer says that there are some, because the collector has only one incident."""
     number = stage.hang(stage.job(8), 5)["id"]

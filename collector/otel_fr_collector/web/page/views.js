@@ -158,14 +158,16 @@ export function incidentView(id) {
   const body = h("div");
   const opened = new Set();
   let revision = null;
+  let listed = false; // whether the list of incidents was known: it has the consequences
   let up = "#/incidents";
 
   async function load(state) {
     const known = (state.incidents ?? []).find((one) => one.id === id);
-    if (revision !== null && known?.revision === revision) return;
+    if (revision !== null && (known?.revision ?? revision) === revision && listed === Boolean(state.incidents)) return;
     try {
       const data = await get(`incidents/${encodeURIComponent(id)}`);
       revision = data.revision;
+      listed = Boolean(state.incidents);
       if (data.job_url) up = `#/jobs/${data.job_url.split("/").pop()}`;
       show(data, state);
     } catch (error) {
