@@ -20,7 +20,7 @@ from otel_fr.match.model import Overdue
 from tests.support.collector_process import running
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
-from tests.support.watched_page import expectation
+from tests.support.watched_page import Watched, expectation
 
 expect = expectation()
 
@@ -191,16 +191,19 @@ def test_arrow_keys_move_over_the_map_which_describes_each_rank(stage: Stage, pa
     expect(page.locator("#nodes [tabindex='0']")).to_have_count(1)
 
 
-def test_what_the_communication_costs_is_charts_and_a_sentence(stage: Stage, page: Any) -> None:
-    run = stage.job(8)
+def test_what_the_communication_costs_is_charts_and_a_sentence(stage: Stage, watched: Watched) -> None:
+    page, run = watched.page, stage.job(8)
     stage.communicate(run)
     group = next(iter(run.groups.values())).group
     page.goto(f"{stage.url}/#/")
     expect(page.locator("#jobs .item")).to_contain_text(f"Rank 1 slows the job down: {group.description} waited for it")
+    # At first, as from a collector that has restarted.
+    page.route("**/rates", lambda route: route.fulfill(status=404, json={"error": "no such running job"}), times=1)
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#slowest")).to_have_text(
         f"Rank 1 slows the job down: {group.description} waited for it for 40 % of the latest 50.0 s."
     )
+    assert "404" in watched.problems.pop()
     expect(page.locator("#charts canvas")).to_have_count(5)
     expect(page.locator("#strip canvas")).to_have_count(1)
     expect(page.locator("#strip-text")).to_contain_text("rank 1: 12.5 s in 90 collectives")

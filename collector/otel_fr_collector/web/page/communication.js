@@ -1,6 +1,6 @@
 // What the communication of a job costs: rates over time, the ranks that others wait for, the slowest operations.
 
-import { Refused, get } from "./api.js";
+import { get } from "./api.js";
 import { fold, h, keyed, number, setCells, setText } from "./dom.js";
 import { bytesText, shareText, shortText, siteShortener, slowestText } from "./text.js";
 
@@ -37,16 +37,15 @@ export function makeCommunication(id) {
   const drawn = new Map(); // name -> its chart
   let rates = null;
   let asked = 0;
-  let over = false;
 
   async function update() {
-    if (over || Date.now() - asked < EVERY) return;
+    if (Date.now() - asked < EVERY) return;
     asked = Date.now();
     try {
       rates = await get(`jobs/${encodeURIComponent(id)}/rates`);
       show();
-    } catch (error) {
-      over = error instanceof Refused && error.status === 404; // the job is over, or the collector is older
+    } catch {
+      // not known now: a collector that has restarted does not know the job yet
     }
   }
 
