@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import gzip
+import heapq
 import json
 import logging
 
@@ -84,8 +85,9 @@ class Finished:
             return
         self._shown = {run: at for run, at in self._shown.items() if run in runs}
         heard = [run for run in runs.values() if now - run.last_seen < SHOW_SECONDS]
-        due = [run for run in heard if now - self._shown.get(run.id, float("-inf")) >= SHOW_SECONDS]
-        for run in due[:SHOWN_AT_ONCE]:
+        shown_at = {run.id: self._shown.get(run.id, float("-inf")) for run in heard}
+        due = [run for run in heard if now - shown_at[run.id] >= SHOW_SECONDS]
+        for run in heapq.nsmallest(SHOWN_AT_ONCE, due, key=lambda run: shown_at[run.id]):
             self._shown[run.id] = now
             wall = self._service.wall()
             shown = {**await summary(run, self._service.book, now, wall), "collector_page": self._service.links.page}

@@ -88,6 +88,22 @@ def test_without_a_store_the_order_is_that_of_the_ends_and_a_run_is_listed_once(
     assert json.loads(found)["world_size"] == 4
 
 
+def test_of_many_running_jobs_each_is_shown_to_other_collectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finished, "SHOWN_AT_ONCE", 1)
+    store = sqlite_store(tmp_path)
+    service = Service(Metrics(), Outlets(Metrics()), wall=lambda: WALL, store=store)
+    kept = Finished(service)
+    runs = [ended_run(str(number), ago=0.0) for number in range(int(finished.SHOW_SECONDS) + 2)]
+    service.runs.by_id.update({run.id: run for run in runs})
+    for second in range(len(runs)):
+        asyncio.run(kept._show(runs[0].last_seen - len(runs) + second))
+    store.settled(60.0)
+    assert len(store.finished(before=None)) == len(runs)
+    store.close()
+
+
 def test_they_outlive_the_collector_and_end_with_the_retention(tmp_path: Path) -> None:
     store = sqlite_store(tmp_path)
     keep(store, ended_run("old", ago=5_000), ended_run("new", ago=100))
