@@ -16,6 +16,7 @@ import grpc
 from cryptography import x509
 
 from otel_fr_collector.given_files import read_bytes, stamp_of
+from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class ServerTls:
     def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
         self._cert, self._key, self._client_ca = cert, key, client_ca
         self._lock = threading.Lock()
+        self._log = Throttle()
         self._checked = time.monotonic()
         self._loaded = self._load()
         self._given_to_grpc = self._loaded.stamp
@@ -97,7 +99,8 @@ class ServerTls:
                         self._loaded = self._load()
                         _log.info("reloaded the certificate %s", self._cert)
                 except (OSError, TlsError) as error:
-                    _log.error("could not reload the certificate; keeping the old one: %s", error)
+                    if self._log.allows(str(error)):
+                        _log.error("could not reload the certificate; keeping the old one: %s", error)
             return self._loaded
 
     def _load(self) -> _Loaded:

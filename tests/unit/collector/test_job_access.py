@@ -1,4 +1,5 @@
-"""A token takes in telemetry of its jobs only, however a resource names them; and tokens files that cannot be used."""
+"""A token takes in telemetry of its jobs only, however a resource names them; and files of tokens and certificates that
+cannot be used."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.network import tls
 from otel_fr_collector.network import tokens as module
 from otel_fr_collector.network.tokens import Access, Tokens, parse_tokens
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES
@@ -27,6 +29,7 @@ from otel_fr_collector.receive.rejections import Reason, RejectedError
 from otel_fr_collector.service import Service
 
 from otel_fr import semconv
+from tests.support.certificates import Certificates
 from tests.support.otlp_messages import attribute, field
 from tests.support.tokens import WRITER
 
@@ -220,3 +223,19 @@ def test_a_file_that_stays_unusable_is_logged_once(
     path.write_text("another-0123456789 write *\n")
     assert tokens.find(f"Bearer {WRITER}") is None
     assert tokens.version == 1
+
+
+def test_a_certificate_that_stays_unusable_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is read again with each connection."""
+    monkeypatch.setattr(tls, "CHECK_SECONDS", 0.0)
+    files = Certificates(tmp_path)
+    served = tls.ServerTls(files.cert, files.key)
+    before = served.expires
+    files.renew_server(days=2.0)
+    files.key.unlink()
+    for _ in range(3):
+        served._newest()
+    assert [record.message.count("keeping the old one") for record in caplog.records] == [1]
+    assert served.expires == before
