@@ -109,6 +109,16 @@ def test_an_incident_that_comes_before_the_list_shows_its_consequences_with_it(s
     expect(page.get_by_role("heading", name="Consequences")).to_be_visible()
 
 
+def test_what_a_busy_collector_refuses_is_asked_for_again(stage: Stage, watched: Watched) -> None:
+    page, run = watched.page, stage.job(8)
+    stage.hang(run, 5)
+    busy = {"error": "too many answers are in flight; ask again later"}
+    page.route("**/api/v1/incidents/*?view=brief", lambda route: route.fulfill(status=503, json=busy), times=1)
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    expect(page.locator("#answer dt", has_text="waiting")).to_be_visible()  # the list does not say how many wait
+    assert "503" in watched.problems.pop()
+
+
 def test_older_incidents_are_offered_only_if_there_are_some(stage: Stage, page: Any) -> None:
     """A fake answer says that there are some, because the collector has only one incident."""
     number = stage.hang(stage.job(8), 5)["id"]

@@ -148,7 +148,8 @@ export function makeCard(changed) {
       whole = found;
       draw();
     } catch (error) {
-      if (!(error instanceof Refused)) shown = { ...shown, revision: null }; // the next update loads it again
+      const isGone = error instanceof Refused && error.status === 404;
+      if (!isGone) shown = { ...shown, revision: null }; // the next update loads it again
     }
   }
 
