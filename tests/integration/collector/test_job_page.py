@@ -96,7 +96,7 @@ def test_a_job_of_another_collector_is_listed_and_leads_to_its_page(
         shown = await summary(other, service.book, time.monotonic(), time.time())
         shown["collector_page"] = "https://other.example/fr"
         service.runs.by_id.pop(other.id)
-        finished._latest.append(FinishedJob(stage.key(other), other.id.job, time.time() + 60.0, json.dumps(shown), b""))
+        finished._keep(FinishedJob(stage.key(other), other.id.job, time.time() + 60.0, json.dumps(shown), b""))
 
         async def elsewhere(_: Access) -> list[object]:
             return [shown]
