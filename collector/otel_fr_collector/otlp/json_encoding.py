@@ -64,7 +64,8 @@ def from_json(signal: str, body: bytes) -> bytes:
         for holder in _holders(data):
             for key in _IDS & holder.keys():
                 # OTLP/JSON writes ids in hex (specification, "JSON Protobuf Encoding"); protobuf's JSON is base64.
-                holder[key] = base64.b64encode(bytes.fromhex(holder[key])).decode()
+                if holder[key] is not None:  # null: it has none
+                    holder[key] = base64.b64encode(bytes.fromhex(holder[key])).decode()
         message = json_format.ParseDict(data, _REQUESTS[signal](), ignore_unknown_fields=True)
         return message.SerializeToString()
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, json_format.ParseError) as error:

@@ -31,12 +31,12 @@ def count(value: Any) -> int:
 
 
 def test_json_is_the_same_request_as_protobuf() -> None:
-    """Ids in hex, enumerations as numbers, 64-bit numbers as text, unknown fields ignored: OTLP's own JSON."""
+    """Ids in hex, enumerations as numbers, 64-bit numbers as text, null for nothing, unknown fields ignored."""
     span = {
         "traceId": "5b8efff798038103d269b633813fc60c", "spanId": "eee19b7ec3c1b174", "name": "GET /", "kind": 2,
         "startTimeUnixNano": "1544712660000000000", "endTimeUnixNano": 1544712661000000000, "later": {"a": 1},
         "attributes": [{"key": "traceId", "value": {"stringValue": "not hex"}}],
-        "links": [{"traceId": "5B8EFFF798038103D269B633813FC60C", "spanId": "EEE19B7EC3C1B174"}],
+        "parentSpanId": None, "links": [{"traceId": "5B8EFFF798038103D269B633813FC60C", "spanId": "EEE19B7EC3C1B174"}],
     }  # fmt: skip
     body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
     taken = ExportTraceServiceRequest.FromString(from_json(TRACES, body))
