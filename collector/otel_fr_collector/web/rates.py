@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from otel_fr.match.lateness import Lateness
@@ -145,10 +146,10 @@ def _quantile(counts: Sequence[int], bounds: Sequence[float]) -> float | None:
     for bound, count in zip(bounds, counts, strict=False):
         seen += count
         if seen >= wanted > 0:
-            return bound
+            return bound if math.isfinite(bound) else None
     return None
 
 
 def _number(value: float | None) -> float | None:
-    """Round to four significant digits, which is more than the measurements justify."""
-    return None if value is None else float(f"{value:.4g}")
+    """Round to four significant digits, which is more than the measurements justify. JSON has no infinite numbers."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")

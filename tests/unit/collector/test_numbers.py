@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import METRICS
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
+from otel_fr_collector.web.rates import rates
 
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.nccl_inspector import GPU_CLOCK, Communicator, DeviceCall
@@ -222,6 +224,33 @@ def test_series_and_points_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_POINTS", usage.points)
     Rank(collector, 1).send(1)
     assert usage.refused["numbers"] == 3
+
+
+def _instant(metric: Metric) -> None:
+    for point in metric.histogram.data_points:
+        point.sum = 1e-305
+
+
+def _unbounded(metric: Metric) -> None:
+    for point in metric.histogram.data_points:
+        point.explicit_bounds[-1] = float("inf")
+        point.bucket_counts[:] = [0] * (len(point.bucket_counts) - 2) + [3, 0]
+
+
+@pytest.mark.parametrize("change", [_instant, _unbounded])
+def test_no_numbers_make_the_list_of_jobs_anything_but_json(change: Callable[[Metric], None]) -> None:
+    """One job would break the page for all."""
+    collector = Collector()
+    request = Rank(collector, 0).work(3)
+    for metric in request.resource_metrics[0].scope_metrics[0].metrics:
+        change(metric)
+    collector.take(request)
+    (run,) = collector.service.runs.by_id.values()
+    run.history.add(run.sample(collector.now))
+    collector.now += 10.0
+    found = asyncio.run(rates(run, collector.now, 0.0))
+    assert len(found["operations"]) == 1
+    json.dumps(found, allow_nan=False)
 
 
 def _no_number(metric: Metric) -> None:
