@@ -117,6 +117,10 @@ def test_what_a_busy_collector_refuses_is_asked_for_again(stage: Stage, watched:
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("#answer dt", has_text="waiting")).to_be_visible()  # the list does not say how many wait
     assert "503" in watched.problems.pop()
+    page.route("**/api/v1/incidents?view=brief*", lambda route: route.fulfill(status=503, json=busy), times=1)
+    page.reload()
+    expect(page.locator("#open-count")).to_have_text("1")
+    assert "503" in watched.problems.pop()
 
 
 def test_older_incidents_are_offered_only_if_there_are_some(stage: Stage, page: Any) -> None:

@@ -1,6 +1,6 @@
 // Routes, keys, theme, and the live state that the views show.
 
-import { get, listen, useToken } from "./api.js";
+import { Refused, get, listen, useToken } from "./api.js";
 import { byId, setText } from "./dom.js";
 import { jobView } from "./job.js";
 import { incidentView, incidentsView, jobsView, missingView } from "./views.js";
@@ -8,6 +8,7 @@ import { incidentView, incidentsView, jobsView, missingView } from "./views.js";
 const main = byId("main");
 const live = byId("live");
 const openCount = byId("open-count");
+const AGAIN = 2000; // ms after which a busy collector is asked again for the incidents
 const state = { jobs: null, incidents: null };
 let view = null;
 
@@ -67,6 +68,10 @@ async function loadIncidents() {
     if (told !== mine) return; // the stream has connected again: a newer list comes, or has come
     state.incidents = incidents;
     for (const one of mine) put(one);
+  } catch (error) {
+    // If the stream breaks, too, the list is loaded once it is connected again.
+    if (error instanceof Refused && error.status === 503 && told === mine) setTimeout(loadIncidents, AGAIN);
+    return;
   } finally {
     if (told === mine) told = null;
   }
@@ -95,7 +100,7 @@ listen({
   async state(name) {
     live.classList.toggle("on", name === "on");
     setText(live, name === "on" ? "live" : name === "token" ? "token required" : "connection lost, reconnecting");
-    if (name === "on") await loadIncidents().catch(() => {}); // what changed while the stream was not connected
+    if (name === "on") await loadIncidents(); // what changed while the stream was not connected
     if (name === "token") await askToken();
   },
 });
