@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -82,9 +83,9 @@ def call_times(run: Run) -> tuple[CallTimes, list[KindKey]]:
     index = {group.id: number for number, group in enumerate(groups)}
     titles = [f"{len(one.ranks)} ranks" if one.description in UNDESCRIBED else one.description for one in groups]
     kinds: dict[KindKey, int] = {}
-    of_ranks = entries_by_rank(run) if any(map(_needs_own_time, run.dumps)) else None
+    of_ranks = entries_by_rank(run) if any(map(_needs_own_time, run.dumps)) else repeat(None)
     found = []
-    for number, dump in enumerate(run.dumps):
+    for number, (dump, of_rank) in enumerate(zip(run.dumps, of_ranks, strict=False)):
         entries, took = dump.entries, durations(dump)
         if not len(entries):
             continue
@@ -95,8 +96,8 @@ def call_times(run: Run) -> tuple[CallTimes, list[KindKey]]:
         chosen = np.flatnonzero(is_done & (group >= 0) & (took >= 0))
         own = np.full(len(entries), np.nan) if entries.gap is None else entries.gap.copy()
         messages = np.zeros(len(entries), np.int64)
-        if of_ranks is not None:
-            _note_all(dump, next(of_ranks), took, own, messages)
+        if of_rank is not None:
+            _note_all(dump, of_rank, took, own, messages)
         created = np.zeros(len(entries), np.int64) if entries.created is None else entries.created
         columns = (group, entries.sequence_id, _kinds(dump, group, titles, kinds), created, took, own, messages)
         found.append((np.full(len(chosen), number), chosen, *(column[chosen] for column in columns)))

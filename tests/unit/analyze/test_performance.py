@@ -15,7 +15,7 @@ from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.analyze.performance import Kind
 from otel_fr.cli import main
 from tests.support.rings import RankRing, signature
-from tests.support.torch_files import BEGIN, SECOND, entry, write
+from tests.support.torch_files import BEGIN, SECOND, entry, group, write
 
 REDUCE = signature("all_reduce", reduce_op="sum")
 GATHER = signature("all_gather_into_tensor", output_sizes=((6, 4),))
@@ -152,6 +152,23 @@ def test_calls_on_devices_count_by_their_times_there(tmp_path: Path, timing: boo
     (kind,) = found.kinds
     assert kind.key.is_on_device
     assert kind.parts == pytest.approx((0.1 / 3, 0.001))
+
+
+def test_a_rank_without_calls_leaves_the_others_their_own_times(tmp_path: Path) -> None:
+    """Rank 1 is late for ranks 2 and 3 because it waits for rank 4 in another group. Rank 0 has made no call yet."""
+    files: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(5)}
+    took = {("1", 1): 51.0, ("1", 4): 1.0, ("2", 1): 1.0, ("2", 2): 51.0, ("2", 3): 51.0}
+    for number in range(150):
+        for (name, rank), milliseconds in took.items():
+            created = BEGIN + number * SECOND // 10 + int(name)
+            calls = files[rank]
+            times = {"time_created_ns": created, "time_discovered_completed_ns": created + 99_000_000}
+            own = {"process_group": (name, ""), "pg_id": int(name), "duration_ms": milliseconds}
+            calls.append(entry(len(calls), "all_reduce", number + 1, **times, **own))
+    members = {"0": range(5), "1": (1, 4), "2": (1, 2, 3)}
+    write(tmp_path, files, **{name: group(name, "", ranks) for name, ranks in members.items()})
+    waited = load(tmp_path).performance.waited_for
+    assert waited[4] > 100 * waited[1]  # what rank 1 did before its first call is not known
 
 
 def test_a_batch_of_as_many_calls_as_ranks_is_no_collective_of_all(tmp_path: Path) -> None:
