@@ -195,8 +195,7 @@ class Client:
     """
 
     def __init__(self, url: str, token: str = "", ca_file: Path | None = None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_http_url(url):
             raise CollectorError(f"{hide_password(url)!r} is not an http:// or https:// URL")
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -358,6 +357,14 @@ class Client:
             raise UnknownError(f"{hide_password(self.url)} answered: {reason}")
         kind = RefusedError if status in (401, 403) else CollectorError
         raise kind(f"{hide_password(self.url)} refused the request: {reason}{hint}")
+
+
+def _is_http_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+    except ValueError:  # such as a host in square brackets that is no IPv6 address
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname)
 
 
 def _is_no_http(error: BaseException) -> bool:
