@@ -313,7 +313,7 @@ class Client:
         )
         try:
             if response.status != 200:
-                self._check(response.status, response.read(4_096))
+                self._check(response.status, self._reach(lambda: response.read(4_096)))
             for name, text in _parse(self._lines(response)):
                 yield typed(ChangeEvent, json.loads(text)) if name == "incident" else None
         except (ValueError, RecursionError) as error:
