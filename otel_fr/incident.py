@@ -207,6 +207,7 @@ class IncidentHead(TypedDict):
     culprit_ranks: list[int]
     caused_by: str | None
     detected_at: str | None
+    updated_at: str | None
     state: StateName
     summary: str
     waiting_since: str | None

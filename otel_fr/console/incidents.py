@@ -31,6 +31,9 @@ PAUSE = 2.0
 PIPE_WIDTH = 10_000
 """Characters of a line if stdout is not a terminal: a pipe has no width, and lines must not wrap."""
 
+_Seen = dict[tuple[str, str], tuple[int, str]]
+"""(incident, run) -> the latest revision that was seen, and when it was made."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its subcommand."""
@@ -162,7 +165,7 @@ def _follow(client: Client, args: argparse.Namespace) -> int:
 
 def _changes(client: Client, args: argparse.Namespace) -> Iterator[tuple[str, IncidentHead]]:
     """Yield the open incidents, then each change once. After a broken connection, yield the missed changes, too."""
-    seen: dict[tuple[str, str], int] = {}
+    seen: _Seen = {}
     is_first = True
     while True:
         try:
@@ -180,7 +183,7 @@ def _changes(client: Client, args: argparse.Namespace) -> Iterator[tuple[str, In
 
 
 def _missed(
-    client: Client, seen: dict[tuple[str, str], int], args: argparse.Namespace, is_first: bool
+    client: Client, seen: _Seen, args: argparse.Namespace, is_first: bool
 ) -> Iterator[tuple[str, IncidentHead]]:
     for data in client.incidents():
         known = (data["id"], data["run_id"]) in seen
@@ -192,11 +195,12 @@ def _missed(
             yield "resolved", data
 
 
-def _is_new(data: IncidentHead, seen: dict[tuple[str, str], int]) -> bool:
-    key, revision = (data["id"], data["run_id"]), data["revision"]
-    if seen.get(key, 0) >= revision:
+def _is_new(data: IncidentHead, seen: _Seen) -> bool:
+    key, revision, updated = (data["id"], data["run_id"]), data["revision"], data["updated_at"] or ""
+    last, last_updated = seen.get(key, (0, ""))
+    if revision <= last and updated <= last_updated:  # a collector that has forgotten an incident counts again from 1
         return False
-    seen[key] = revision
+    seen[key] = revision, updated
     return True
 
 

@@ -1,0 +1,59 @@
+"""The changes that ``otel-fr incidents --follow`` prints."""
+
+from __future__ import annotations
+
+import contextlib
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from otel_fr.console import incidents
+from otel_fr.console.client import ChangeEvent, Client
+from tests.support.incident_data import incident_data
+
+
+class Collector:
+    """A client of a collector that is restarted after each of these connections: the incidents, then the changes."""
+
+    def __init__(self, *connections: tuple[list[Any], list[Any]]) -> None:
+        self._left = list(connections)
+        self._listed: list[Any] = []
+
+    def changes(self) -> Iterator[ChangeEvent | None]:
+        if not self._left:
+            raise KeyboardInterrupt
+        self._listed, changes = self._left.pop(0)
+        yield None
+        yield from (cast("ChangeEvent", {"change": change, "incident": one}) for change, one in changes)
+
+    def incidents(self) -> list[Any]:
+        return self._listed
+
+
+def incident(revision: int, second: int, state: str = "firing") -> Any:
+    return incident_data(revision=revision, updated_at=f"2026-01-02T03:04:{second:02}.000Z", state=state)
+
+
+def followed(collector: Collector) -> list[str]:
+    found = []
+    with contextlib.suppress(KeyboardInterrupt):
+        for change, _ in incidents._changes(cast("Client", collector), Namespace(job=None, state=None)):
+            found.append(change)
+    return found
+
+
+def test_a_collector_that_has_forgotten_an_incident_counts_its_changes_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incidents, "PAUSE", 0.0)
+    none: list[Any] = []
+    before = none, [("opened", incident(1, 1)), ("updated", incident(2, 2)), ("updated", incident(3, 3))]
+    after = [incident(1, 40)], [("resolved", incident(2, 50, "resolved"))]
+    assert followed(Collector(before, after)) == ["opened", "updated", "updated", "updated", "resolved"]
+
+
+def test_a_change_that_the_list_already_had_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incidents, "PAUSE", 0.0)
+    listed, late = [incident(2, 2)], [("opened", incident(1, 1)), ("updated", incident(2, 2))]
+    again = [incident(3, 3, "resolved")], [("resolved", incident(3, 3, "resolved"))]
+    assert followed(Collector((listed, late), again)) == ["opened", "resolved"]
