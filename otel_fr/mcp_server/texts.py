@@ -163,13 +163,14 @@ def _stacks(rank: int, incidents: Sequence[IncidentDetail]) -> list[str]:
         whole = one["stacks"].get(str(rank))
         if whole:
             return ["stack:", *(f"  {one_line(line)}" for line in whole.strip("\n").splitlines())]
+    for one in incidents:
         for group in one["stack_groups"]:
             if rank in group["ranks"]:
                 shared = f"stack ({ranks_text(group['ranks'])}), outermost frame first:"
                 return [shared, *(f"  {one_line(frame)}" for frame in group["frames"])]
-        site = one["call_sites"].get(str(rank))
-        if site:
-            return [f"call site: {one_line(site_text(site))}", "no stack of this rank is known"]
+    site = next((site for one in incidents if (site := one["call_sites"].get(str(rank)))), None)
+    if site:
+        return [f"call site: {one_line(site_text(site))}", "no stack of this rank is known"]
     return ["no stack of this rank is known: the collector keeps stacks of ranks that firing incidents name"]
 
 

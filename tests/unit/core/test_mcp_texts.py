@@ -47,6 +47,13 @@ def test_a_rank_has_its_part_and_its_stack() -> None:
     assert rank_text("job j", job(), 3, both()) is None
 
 
+def test_a_stack_in_any_incident_is_shown() -> None:
+    where = incident(culprit_ranks=[1], waiting_ranks=[0], call_sites={"0": "train.py:7 step"}, stacks={})
+    known = incident(culprit_ranks=[0], stacks={"0": "train.py:9 load"})
+    assert (rank_text("job j", job(), 0, [where, known]) or "").endswith("stack:\n  train.py:9 load")
+    assert "call site: train.py:7 step" in (rank_text("job j", job(), 0, [where]) or "")
+
+
 def test_what_is_cut_off_is_said_in_the_last_line() -> None:
     assert capped("x" * MAX_CHARACTERS, "ask less") == "x" * MAX_CHARACTERS
     cut = capped("x" * (MAX_CHARACTERS + 1), "ask less")
