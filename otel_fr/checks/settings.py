@@ -98,9 +98,7 @@ class CheckSettings:
             paths=given.paths("OTEL_FR_CHECK_PATHS"),
             space=given.sizes("OTEL_FR_CHECK_SPACE", space),
             node_health=given.text("OTEL_FR_CHECK_NODE_HEALTH").removeprefix("unix://").removeprefix("unix:"),
-            node_health_arguments=tuple(
-                shlex.split(given.text("OTEL_FR_CHECK_NODE_HEALTH_ARGS") or NODE_HEALTH_ARGUMENTS),
-            ),
+            node_health_arguments=given.words("OTEL_FR_CHECK_NODE_HEALTH_ARGS", NODE_HEALTH_ARGUMENTS),
             gpus=given.whole("OTEL_FR_CHECK_GPUS", 0.0, 1.0, 4_096.0) or None,
             memory_timeout=given.number("OTEL_FR_CHECK_GPU_MEMORY_TIMEOUT", MEMORY_TIMEOUT, 0.0, _MAX_SECONDS),
             collector=env.get(COLLECTOR_VARIABLE, "").strip(),
@@ -173,6 +171,14 @@ class _Given:
         if len(found) > MAX_PATHS:
             raise SettingsError(f"{self._shown(name)} names {len(found)} paths; at most {MAX_PATHS} are checked")
         return found
+
+    def words(self, name: str, default: str) -> tuple[str, ...]:
+        """Split as a shell does."""
+        text = self.text(name) or default
+        try:
+            return tuple(shlex.split(text))
+        except ValueError:
+            raise self._error(name, text, "words as a shell splits them") from None
 
     def number(self, name: str, default: float, low: float, high: float) -> float:
         text = self.text(name)

@@ -97,6 +97,7 @@ def test_the_health_socket_may_be_a_url() -> None:
         ("OTEL_FR_CHECK_SPACE", "/tmp"),
         ("OTEL_FR_CHECK_SPACE", "/tmp=much"),
         ("OTEL_FR_CHECK_GPUS", "0"),
+        ("OTEL_FR_CHECK_NODE_HEALTH_ARGS", "--name='a b"),
     ],
 )
 def test_what_cannot_be_used_is_an_error_that_names_it(name: str, value: str) -> None:
