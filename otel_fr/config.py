@@ -125,14 +125,6 @@ def has_endpoint(env: Mapping[str, str] = os.environ) -> bool:
     return any(env.get(name, "").strip() for name in ENDPOINTS)
 
 
-def endpoint_address(url: str) -> tuple[str, int]:
-    """Return host and port of an OTLP endpoint. Raise ValueError if it is not an address."""
-    from urllib.parse import urlsplit  # not where only a training process reads this module
-
-    parts = urlsplit(url if "//" in url else f"//{url}")
-    return parts.hostname or "", parts.port or {"https": 443, "http": 80}.get(parts.scheme, 4317)
-
-
 def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
     """True if this process should record: an OTLP endpoint or ``OTEL_FR_ENABLED=1`` is set, and nothing disables it."""
     return not disabled_by(env) and (env.get("OTEL_FR_ENABLED", "").strip().lower() in _TRUE or has_endpoint(env))

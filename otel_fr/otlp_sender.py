@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
-from urllib.parse import urlparse
+from urllib.parse import urlparse, urlsplit
 
 import grpc
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -129,6 +129,15 @@ def endpoint_of(signal: Signal, env: Mapping[str, str] = os.environ) -> tuple[st
     own = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"
     name = own if env.get(own, "").strip() else "OTEL_EXPORTER_OTLP_ENDPOINT"
     return name, env.get(name, "").strip()
+
+
+def endpoint_address(url: str) -> tuple[str, int]:
+    """Return host and port of an endpoint. Raise ValueError if it is not an address."""
+    try:
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        return parts.hostname or "", parts.port or {"https": 443, "http": 80}.get(parts.scheme, 4317)
+    except ValueError:  # its text may quote a part of a password
+        raise ValueError("its host or port cannot be read") from None
 
 
 def endpoint_mistake(signal: Signal, env: Mapping[str, str] = os.environ) -> str:

@@ -20,7 +20,7 @@ from otel_fr import semconv as names
 from otel_fr.attribution.v1.attribution_pb2 import GetRequest, GetResponse
 from otel_fr.checks.model import Outcome, Status
 from otel_fr.config import CERTIFICATE_VARIABLE, COLLECTOR_VARIABLE, TOKEN_VARIABLE, has_endpoint
-from otel_fr.otlp_sender import grpc_target, protocol_of, sender_from_env
+from otel_fr.otlp_sender import endpoint_address, grpc_target, protocol_of, sender_from_env
 from otel_fr.redaction import hide_password
 
 METHOD: Final = "/otel_fr.attribution.v1.Attribution/Get"
@@ -143,6 +143,10 @@ def _over_http(job: str, env: Mapping[str, str]) -> Ask:
     token = env.get(TOKEN_VARIABLE, "").strip()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     shown = hide_password(base)
+    try:
+        endpoint_address(base)  # an error of urllib3 may quote a part of a password
+    except ValueError as error:
+        raise NotOfferedError(f"{shown} cannot be asked: {error}") from error
     http = urllib3.PoolManager(timeout=REQUEST_SECONDS, retries=False, ca_certs=env.get(CERTIFICATE_VARIABLE) or None)
 
     def ask() -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Final
 import urllib3
 
 from otel_fr.checks.model import Outcome, Status
-from otel_fr.config import CERTIFICATE_VARIABLE, endpoint_address
+from otel_fr.config import CERTIFICATE_VARIABLE
 from otel_fr.monitor.telemetry.endpoint_probe import SIGNALS, likely_mistake, reason_of
-from otel_fr.otlp_sender import endpoint_mistake, endpoint_of
+from otel_fr.otlp_sender import endpoint_address, endpoint_mistake, endpoint_of
 from otel_fr.redaction import hide_password
 
 DATE_SECONDS: Final = 2.0
@@ -51,6 +51,7 @@ def check_clock(url: str, allowed: float, timeout: float) -> Outcome:
         allowed: seconds by which the clocks may differ.
     """
     try:
+        endpoint_address(url)  # an error of urllib3 may quote a part of a password
         before, date, after = _ask(url, timeout)
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         return Outcome(Status.SKIPPED, hide_password(f"cannot read its time: {error}"))

@@ -362,9 +362,9 @@ class Client:
 def _is_http_url(text: str) -> bool:
     try:
         url = urlsplit(text)
-    except ValueError:  # such as a host in square brackets that is no IPv6 address
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # such as a host in square brackets that is no IPv6 address, or a port that is no number
         return False
-    return url.scheme in ("http", "https") and bool(url.hostname)
 
 
 def _is_no_http(error: BaseException) -> bool:

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from otel_fr.config import endpoint_address
-from otel_fr.otlp_sender import Signal, endpoint_mistake, endpoint_of, protocol_of
+from otel_fr.otlp_sender import Signal, endpoint_address, endpoint_mistake, endpoint_of, protocol_of
 from otel_fr.redaction import hide_password
 
 SIGNALS: tuple[Signal, ...] = ("traces", "logs")

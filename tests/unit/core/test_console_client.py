@@ -11,7 +11,9 @@ from otel_fr.cli import main
 from otel_fr.console.client import UNREACHABLE, Client, CollectorError
 
 
-@pytest.mark.parametrize("url", ["collector:8080", "http://[::1", "http://user:secret@[::1", "http://\u2100"])
+@pytest.mark.parametrize(
+    "url", ["collector:8080", "http://[::1", "http://user:secret@[::1", "http://\u2100", "http://user:secret/1@h"]
+)
 def test_what_is_no_url_is_said_in_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--collector", url]) == UNREACHABLE
     (line,) = capsys.readouterr().err.splitlines()
