@@ -1,8 +1,9 @@
-"""The process of one check: ``python -m otel_fr.checks.child KIND ARGUMENTS`` prints what it found as JSON."""
+"""The process of one check: ``python -m otel_fr.checks.child KIND LIMIT PARENT`` prints what it found as JSON."""
 
 from __future__ import annotations
 
 import json
+import os
 import pkgutil
 import signal
 import sys
@@ -14,19 +15,18 @@ from otel_fr.helper_process import end_with
 
 
 def main(arguments: list[str]) -> None:
-    """Run one check.
+    """Run one check. Its arguments are in `model.ARGUMENTS_VARIABLE`.
 
     Args:
-        arguments: the kind; the check's arguments as JSON; seconds after which this process ends itself in any case;
-            the parent's process id.
+        arguments: the kind; seconds after which this process ends itself in any case; the parent's process id.
     """
-    kind, given, limit, parent = arguments
+    kind, limit, parent = arguments
     if not end_with(int(parent)):  # requires that the starting thread waits for this process
         sys.exit(1)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, float(limit))
     try:
-        outcome = check(kind, json.loads(given))
+        outcome = check(kind, json.loads(os.environ.pop(model.ARGUMENTS_VARIABLE)))
     except Exception as error:  # noqa: BLE001 - an exception of a check is its result
         outcome = Outcome(Status.FAILED, f"the check itself failed: {type(error).__name__}: {error}")
     print(json.dumps([outcome.status.value, outcome.text]), flush=True)

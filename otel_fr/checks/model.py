@@ -21,6 +21,10 @@ ATTRIBUTION: Final = "attribution"
 """Not a check: asks the collector for advice."""
 KINDS: Final = (PATHS, MOUNTS, SPACE, GPU, GPU_MEMORY, NODE_HEALTH, CLOCK, COLLECTOR)
 
+ARGUMENTS_VARIABLE: Final = "OTEL_FR_CHECK_ARGUMENTS"
+"""Variable of a check's own process, with the check's arguments as JSON. URLs among them may contain a password, and
+every user of a machine may read the command lines of all processes."""
+
 NODE_FAILED: Final = 69
 """Exit status of ``otel-fr check``, and of torchrun on a node that stays out: EX_UNAVAILABLE of sysexits.h, which
 neither torchrun nor Python uses."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otel_fr.checks.model import Outcome, Result, Status, Task
+from otel_fr.checks.model import ARGUMENTS_VARIABLE, Outcome, Result, Status, Task
 from otel_fr.helper_process import helper_environment, python_command
 
 _CHILD: Final = "otel_fr.checks.child"
@@ -94,7 +94,7 @@ def _environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _start(task: Task, env: Mapping[str, str]) -> _Running | Result:
-    arguments = [task.kind, json.dumps(task.arguments), str(task.limit + _LATER), str(os.getpid())]
+    arguments = [task.kind, str(task.limit + _LATER), str(os.getpid())]
     try:
         # The process inherits no descriptors: one that cannot be killed would keep, for example, a log's pipe open.
         process = subprocess.Popen(
@@ -102,7 +102,7 @@ def _start(task: Task, env: Mapping[str, str]) -> _Running | Result:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=env,
+            env={**env, ARGUMENTS_VARIABLE: json.dumps(task.arguments)},
             cwd="/",
             start_new_session=True,
         )

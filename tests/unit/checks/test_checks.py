@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_fr.checks import advice
+from otel_fr.checks import advice, runner
 from otel_fr.checks.collector import DATE_SECONDS, check_clock, check_endpoint, least_offset
 from otel_fr.checks.event import make_request
-from otel_fr.checks.model import Status
+from otel_fr.checks.model import ARGUMENTS_VARIABLE, Status, Task
 from otel_fr.checks.node_health import judge
 from otel_fr.checks.storage import check_lustre, check_path, check_space, network_mounts
 from otel_fr.checks.v1.node_health_pb2 import NodeHealthResponse
@@ -130,3 +133,19 @@ def test_the_event_names_what_failed() -> None:
         "otel_fr.check.status": "failed",
     }
     assert warning.severity_text == "WARN"
+
+
+def test_no_command_line_shows_the_password_of_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[list[str], dict[str, str]]] = []
+
+    def start(command: list[str], *, env: dict[str, str], **_: object) -> None:
+        started.append((command, env))
+        raise OSError(errno.EAGAIN, "no process left")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    url = "http://me:secret@host"
+    (result,) = runner.run([Task("collector", "http://...@host", 1.0, {"url": url})])
+    assert result.text == "cannot start a process: no process left"
+    ((command, env),) = started
+    assert "secret" not in " ".join(command)
+    assert json.loads(env[ARGUMENTS_VARIABLE]) == {"url": url}
