@@ -18,6 +18,7 @@ from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.text import against_text, to_json, to_text
 from otel_fr.dumps.places import newest_folder, runs_folder
 from otel_fr.presentation import ago_text, count_text
+from otel_fr.redaction import hide_password
 
 _NOTHING_HERE = "no flight-recorder file in {}: name a folder. Ranks write files when a rank stalls or fails"
 _TABLES = ("csv", "parquet", "sqlite", "pkl")
@@ -172,7 +173,7 @@ def _usage_error(args: argparse.Namespace) -> str | None:
     if args.against is not None and (args.just_print_entries or args.format not in ("text", "json")):
         return "--against needs --format text or json, without -j"
     if args.otlp and not _is_endpoint(args.otlp):
-        return f"--otlp: {args.otlp!r} is not an endpoint such as http://localhost:4317"
+        return f"--otlp: {hide_password(args.otlp)!r} is not an endpoint such as http://localhost:4317"
     return None
 
 
@@ -282,6 +283,6 @@ def _send(analysis: Analysis, endpoint: str) -> int:
     try:
         count = send_traces(analysis, endpoint)
     except UnreachableEndpoint as error:
-        return _refuse(f"--otlp {endpoint}: {error}")
-    print(f"otel-fr analyze: sent {count_text(count, 'trace')} to {endpoint}", file=sys.stderr)
+        return _refuse(hide_password(f"--otlp {endpoint}: {error}"))
+    print(f"otel-fr analyze: sent {count_text(count, 'trace')} to {hide_password(endpoint)}", file=sys.stderr)
     return HEALTHY
