@@ -26,7 +26,7 @@ from otel_fr.incident import IncidentData
 from otel_fr.incident_trace import FILES, MAX_CULPRITS, IncidentSpans, RankFacts, parts_of, resource_spans
 from otel_fr.match import CallState, Category, Group
 from otel_fr.otlp_attributes import attributes, utf8
-from otel_fr.otlp_sender import sender_from_env
+from otel_fr.otlp_sender import protocol_of, sender_from_env
 from otel_fr.presentation import group_name
 from otel_fr.stacks import site_of
 
@@ -38,6 +38,7 @@ BATCH = 500
 
 _HTTP_PORT = 4318
 _TRACES = "/v1/traces"
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _MAX_ITEMS = 256
 _LATEST = 2**63 - 1
 
@@ -59,10 +60,9 @@ def send_traces(analysis: Analysis, endpoint: str) -> int:
         UnreachableEndpoint: the settings cannot be used, or no server accepted the traces.
     """
     url = urlparse(endpoint)
-    if url.port == _HTTP_PORT:
-        os.environ.setdefault("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    whole = protocol == "http/protobuf" and url.path in ("", "/")
+    if url.port == _HTTP_PORT and not any(os.environ.get(name, "").strip() for name in _PROTOCOLS):
+        os.environ[_PROTOCOLS[0]] = "http/protobuf"
+    whole = protocol_of("traces") == "http/protobuf" and url.path in ("", "/")
     os.environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = endpoint.rstrip("/") + _TRACES if whole else endpoint
     if not any(data["trace_id"] for data in analysis.incidents):
         return 0
