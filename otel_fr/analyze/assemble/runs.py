@@ -74,7 +74,7 @@ class Run:
 
 
 def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
-    """Make one `Run` for each run in the files, newest first.
+    """Make one `Run` for each run in the files, newest first: the runs of the job with the newest file come first.
 
     Processes may begin several runs in one attempt. An earlier run counts as older even if its file was written last: a
     rank that has not reached the next run still writes to it.
@@ -94,11 +94,11 @@ def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
         chosen, left = _one_per_rank(members)
         problems.extend(left)
         runs.append(_run(job, attempt, run_id, chosen))
-    written: dict[tuple[str, int], float] = {}
+    written: dict[str, float] = {}
     for run in runs:
-        written[run.job, run.attempt] = max(written.get((run.job, run.attempt), 0.0), run.written_at or 0.0)
+        written[run.job] = max(written.get(run.job, 0.0), run.written_at or 0.0)
     runs.sort(
-        key=lambda run: (run.attempt, written[run.job, run.attempt], run.session, run.written_at or 0.0), reverse=True
+        key=lambda run: (written[run.job], run.job, run.attempt, run.session, run.written_at or 0.0), reverse=True
     )
     for run, before in itertools.pairwise(runs):
         if (run.job, run.attempt) == (before.job, before.attempt) and run.session > before.session:

@@ -71,3 +71,15 @@ def test_in_the_next_run_its_process_is_known_if_the_others_have_other_ranks(tmp
     (incident,) = load(tmp_path / "files").incidents
     assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [2])
     assert (incident["waiting_ranks"], incident["call_sites"]["2"]) == ([0, 1], PLACE)
+
+
+def test_the_newest_job_is_judged_however_often_an_older_one_was_restarted(tmp_path: Path) -> None:
+    for job, attempt, state in (("old", 3, RecordState.IN_FLIGHT), ("new", 0, RecordState.COMPLETED)):
+        for rank in range(2):
+            facts = {"job_id": job, "attempt": attempt, "run_id": run_id(job, attempt, "nonce")}
+            ring = RankRing(tmp_path / "rings" / job, rank, 3, **facts)
+            ring.call(STEP, state=state, age_s=60)
+            ring.write(tmp_path / "files" / job, reason="command")
+    report = load(tmp_path / "files")
+    assert report.run is not None
+    assert (report.run.job, [other.job for other in report.others]) == ("new", ["old"])
