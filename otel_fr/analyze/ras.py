@@ -12,13 +12,14 @@ from otel_fr.dumps.model import Problem
 from otel_fr.dumps.nccl_ras import RasAnswer
 
 MAX_FILES = 64
-"""Most answers that are read. One is enough."""
+"""Most answers that are read, the newest. One of the run is enough; a folder may have those of many runs."""
 
 
 def read_answers(path: Path) -> tuple[list[RasAnswer], list[Problem]]:
     """Read the answers in a folder and its subfolders. Also return files without a complete answer."""
     found = [file for file in files.find(path, None)[0] if nccl_ras.is_one(file)]
-    return files.read_each(found[:MAX_FILES], nccl_ras.read_answer)
+    newest = set(sorted(found, key=files.modified_ns)[-MAX_FILES:])
+    return files.read_each([file for file in found if file in newest], nccl_ras.read_answer)
 
 
 def ras_lines(run: Run | None, answers: Sequence[RasAnswer]) -> list[str]:

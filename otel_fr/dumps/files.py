@@ -77,6 +77,14 @@ def size(path: Path) -> int:
         return 0
 
 
+def modified_ns(path: Path) -> int:
+    """When a file was last written, by its file system. 0 if this cannot be read."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def is_ring(path: Path) -> bool:
     """Return whether a file begins like a ring file."""
     return _head(path, len(MAGIC)) == MAGIC

@@ -6,7 +6,6 @@ every field is checked before use.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -67,8 +66,7 @@ def _load(limits: Limits, prefix: str, path: Path, bound: Callable[[int], None])
         dump.facts = json.loads(json.dumps(dump.facts))  # expand shared objects here, where the limits hold
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise UnreadableDump(f"not a flight-recorder file, or a damaged one ({error}); copy it again") from error
-    with contextlib.suppress(OSError):
-        dump.modified_ns = path.stat().st_mtime_ns
+    dump.modified_ns = files.modified_ns(path)
     return dump
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from otel_fr.analyze.output.markdown import to_markdown
 from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.page import to_html
 from otel_fr.analyze.output.text import to_json, to_text
+from otel_fr.analyze.ras import MAX_FILES
 from otel_fr.dumps.nccl_ras import essence, parse_answer
 from otel_fr.identity import MAX_RANKS, decode_ranks
 from otel_fr.match import Group
@@ -54,6 +56,18 @@ def test_an_answer_of_nccl_2_28_with_a_rank_missing_lacks_a_comma_and_is_read(tm
         (1, 101, True),
         (2, 102, True),
     ]
+
+
+def test_of_very_many_answers_the_newest_are_read(tmp_path: Path) -> None:
+    for number in range(MAX_FILES + 1):
+        path = tmp_path / f"run-{number:03}" / "ras.json"
+        path.parent.mkdir()
+        path.write_text(answer(communicator([rank(0, 100)])))
+        os.utime(path, (MAX_FILES - number,) * 2)
+    found = [Path(one.path).parent.name for one in load(tmp_path).ras]
+    assert found == [f"run-{number:03}" for number in range(MAX_FILES)]
+    os.utime(tmp_path / "run-064" / "ras.json", (1_000, 1_000))
+    assert "run-064" in {Path(one.path).parent.name for one in load(tmp_path).ras}
 
 
 WELL = communicator([rank(number, 100 + number) for number in range(4)])
