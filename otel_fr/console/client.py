@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import ssl
@@ -230,15 +231,22 @@ class Client:
         return self._listed("jobs", JobHead, {})
 
     def incidents(
-        self, *, job: str | None = None, state: str | None = None, brief: bool = False, consequences: bool = False
+        self,
+        *,
+        job: str | None = None,
+        state: str | None = None,
+        before: str | None = None,
+        brief: bool = False,
+        consequences: bool = False,
     ) -> list[IncidentHead]:
-        """The incidents, without consequences whose cause is listed, with all keys that the API gives.
+        """The newest 1,000 incidents, oldest first, with all keys that the API gives.
 
         Args:
+            before: only those that were detected before this time (RFC 3339).
             brief: leave out the keys that grow with the number of waiting ranks.
-            consequences: return these consequences, too.
+            consequences: return consequences whose cause is listed, too.
         """
-        asked = {"job": job, "state": state, "view": "brief" if brief else None}
+        asked = {"job": job, "state": state, "before": before, "view": "brief" if brief else None}
         return self._listed("incidents", IncidentHead, {**asked, "include": "consequences" if consequences else None})
 
     def incident(self, number: str) -> IncidentDetail:
@@ -270,9 +278,8 @@ class Client:
 
     def advice(self, job: str, attempt: int, run_id: str) -> Advice | None:
         """What to do next with a run of a job. None: the collector has no advice, or is too old to give any."""
-        return self._one_if_there(
-            f"attribution?{urlencode({'job': job, 'attempt': attempt, 'run_id': run_id})}", Advice
-        )
+        asked = urlencode({"job": job, "attempt": attempt, "run_id": run_id})
+        return self._one_if_there(f"attribution?{asked}", Advice)
 
     def _one_if_there(self, name: str, kind: type[_T]) -> _T | None:
         try:
@@ -285,7 +292,7 @@ class Client:
 
     def _listed(self, name: str, kind: type[_T], query: Mapping[str, str | None]) -> list[_T]:
         given = urlencode({key: value for key, value in query.items() if value is not None})
-        return self._read(f"{name}?{given}".rstrip("?"), lambda found: [typed(kind, item) for item in found[name]])
+        return self._read(f"{name}?{given}", lambda found: [typed(kind, item) for item in found[name]])
 
     def _read(self, name: str, read: Callable[[Any], _T], method: str = "GET") -> _T:
         address = f"{self.url}/api/v1/{name}"
@@ -360,11 +367,10 @@ class Client:
 
 
 def _is_http_url(text: str) -> bool:
-    try:
+    with contextlib.suppress(ValueError):  # a host in square brackets that is no IPv6 address, a port that is no number
         url = urlsplit(text)
         return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:  # such as a host in square brackets that is no IPv6 address, or a port that is no number
-        return False
+    return False
 
 
 def _is_no_http(error: BaseException) -> bool:

@@ -79,8 +79,11 @@ def run(args: argparse.Namespace) -> int:
 def _list(client: Client, args: argparse.Namespace) -> int:
     found = client.incidents(job=args.job, state=args.state, brief=not args.json)
     if not found and args.job is not None:
-        everything = client.incidents(state=args.state, brief=not args.json)
-        found = [one for one in everything if _matches(one, args)]
+        pages = [
+            [one for one in page if _matches(one, args)]
+            for page in _pages(partial(client.incidents, state=args.state, brief=not args.json))
+        ]
+        found = [one for page in reversed(pages) for one in page]
     if args.json:
         for incident in found:
             print(json.dumps(incident))
@@ -93,6 +96,18 @@ def _list(client: Client, args: argparse.Namespace) -> int:
     else:
         _print(_table(found))
     return 0 if found else 1
+
+
+def _pages(ask: Callable[..., list[IncidentHead]]) -> Iterator[list[IncidentHead]]:
+    """Yield the newest incidents, then those before, until there are no more: one answer has 1,000 at most.
+
+    Args:
+        ask: `Client.incidents` with all arguments but ``before``.
+    """
+    before: str | None = None
+    while (page := ask(before=before)) and (first := page[0]["detected_at"]) != before:
+        yield page
+        before = first
 
 
 def _show(client: Client, args: argparse.Namespace) -> int:
@@ -109,7 +124,7 @@ def _show(client: Client, args: argparse.Namespace) -> int:
 
 
 def find(client: Client, given: str) -> IncidentDetail:
-    """Find an incident by its id, or by the beginning of its id.
+    """Find an incident by its id, or by the beginning of its id: the newest that fits, of each thousand.
 
     Raises:
         LookupError: no id, or more than one, begins with ``given``; or ``given`` is empty.
@@ -118,12 +133,16 @@ def find(client: Client, given: str) -> IncidentDetail:
     wanted = given.strip().lower()
     if not wanted:
         raise LookupError("the id is empty; otel-fr incidents lists the ids")
-    ids = {one["id"] for one in client.incidents(brief=True, consequences=True) if one["id"].startswith(wanted)}
+    if _WHOLE_ID.fullmatch(wanted):
+        return client.incident(wanted)
+    pages = _pages(partial(client.incidents, brief=True, consequences=True))
+    matching = ({one["id"] for one in page if one["id"].startswith(wanted)} for page in pages)
+    ids = next(filter(None, matching), set[str]())
     if len(ids) > 1:
         raise LookupError(f"{len(ids)} incidents have an id that begins with {printable(wanted)}")
-    if not ids and not _WHOLE_ID.fullmatch(wanted):  # the collector may know a complete id that it does not list
+    if not ids:
         raise LookupError(f"no incident has an id that begins with {printable(wanted)!r}")
-    return client.incident(ids.pop() if ids else wanted)
+    return client.incident(ids.pop())
 
 
 def _print(shown: RenderableType) -> None:

@@ -76,7 +76,7 @@ def test_in_the_next_run_its_process_is_known_if_the_others_have_other_ranks(tmp
 def test_the_newest_job_is_judged_however_often_an_older_one_was_restarted(tmp_path: Path) -> None:
     for job, attempt, state in (("old", 3, RecordState.IN_FLIGHT), ("new", 0, RecordState.COMPLETED)):
         for rank in range(2):
-            facts = {"job_id": job, "attempt": attempt, "run_id": run_id(job, attempt, "nonce")}
+            facts: dict[str, Any] = {"job_id": job, "attempt": attempt, "run_id": run_id(job, attempt, "nonce")}
             ring = RankRing(tmp_path / "rings" / job, rank, 3, **facts)
             ring.call(STEP, state=state, age_s=60)
             ring.write(tmp_path / "files" / job, reason="command")

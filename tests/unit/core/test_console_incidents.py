@@ -1,4 +1,4 @@
-"""The changes that ``otel-fr incidents --follow`` prints."""
+"""``otel-fr incidents``: the changes that ``--follow`` prints, and incidents that one answer does not list."""
 
 from __future__ import annotations
 
@@ -57,3 +57,37 @@ def test_a_change_that_the_list_already_had_is_printed_once(monkeypatch: pytest.
     listed, late = [incident(2, 2)], [("opened", incident(1, 1)), ("updated", incident(2, 2))]
     again = [incident(3, 3, "resolved")], [("resolved", incident(3, 3, "resolved"))]
     assert followed(Collector((listed, late), again)) == ["opened", "resolved"]
+
+
+class Pages:
+    """A client of a collector that lists three incidents in one answer, of ten."""
+
+    def __init__(self) -> None:
+        titles = ["train.py (3f2a)", *["other"] * 9]
+        self.known: list[Any] = [
+            {**incident_data(job_title=title), "id": f"{number}" * 16, "consequence_count": 0}
+            | {"detected_at": f"2026-01-02T03:04:0{number}.000Z"}
+            for number, title in enumerate(titles)
+        ]
+
+    def incidents(self, *, job: str | None = None, before: str | None = None, **_: object) -> list[Any]:
+        return [one for one in self.known if job is None and (before is None or one["detected_at"] < before)][-3:]
+
+    def incident(self, number: str) -> Any:
+        return next(one for one in self.known if one["id"] == number)
+
+
+def test_a_job_is_found_by_its_title_among_all_incidents(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = Namespace(job="train.py", state=None, json=False)
+    assert incidents._list(cast("Client", Pages()), asked) == 0
+    assert "train.py (3f2a)" in capsys.readouterr().out
+    asked.job = "other"
+    incidents._list(cast("Client", Pages()), asked)
+    ids = [line.split()[7] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert ids == [f"{number}" * 16 for number in range(1, 10)]
+
+
+def test_the_beginning_of_an_id_is_found_among_all_incidents() -> None:
+    assert incidents.find(cast("Client", Pages()), "0000")["id"] == "0" * 16
+    with pytest.raises(LookupError, match="no incident has an id that begins with 'a'"):
+        incidents.find(cast("Client", Pages()), "a")
