@@ -152,6 +152,8 @@ def _over_http(job: str, env: Mapping[str, str]) -> Ask:
     def ask() -> dict[str, Any]:
         try:
             response = http.request("GET", f"{base}/api/v1/attribution?{urlencode({'job': job})}", headers=headers)
+            if response.status >= 500:  # the collector is busy, or a proxy waits for it
+                raise NotYetError(f"{shown} answers with status {response.status}")
             answer: Any = json.loads(response.data)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise NotYetError(hide_password(f"{base} cannot be reached: {error}")) from error

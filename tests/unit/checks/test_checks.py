@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
+import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,3 +151,17 @@ def test_no_command_line_shows_the_password_of_a_url(monkeypatch: pytest.MonkeyP
     ((command, env),) = started
     assert "secret" not in " ".join(command)
     assert json.loads(env[ARGUMENTS_VARIABLE]) == {"url": url}
+
+
+@pytest.mark.parametrize("busy", [(503, b'{"error": "ask again later"}'), (502, b"<html>Bad Gateway</html>")])
+def test_a_busy_collector_is_asked_again(busy: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    good = {"run_id": "b", "attempt": 0, "recommendation": "stop", "exclude_nodes": [], "reasons": [], "failure": {}}
+    answers = [busy, (200, json.dumps(good).encode())]
+
+    def request(*_: object, **__: object) -> urllib3.HTTPResponse:
+        status, body = answers.pop(0)
+        return urllib3.HTTPResponse(io.BytesIO(body), status=status)
+
+    monkeypatch.setattr(urllib3.PoolManager, "request", request)
+    monkeypatch.setattr(advice, "POLL_SECONDS", 0.0)
+    assert advice.find("job", 60.0, "", {"OTEL_FR_COLLECTOR": "http://collector"}).status is Status.OK
