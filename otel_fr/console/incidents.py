@@ -77,13 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
-    found = client.incidents(job=args.job, state=args.state, brief=not args.json)
-    if not found and args.job is not None:
-        pages = [
-            [one for one in page if _matches(one, args)]
-            for page in _pages(partial(client.incidents, state=args.state, brief=not args.json))
-        ]
-        found = [one for page in reversed(pages) for one in page]
+    found = of_job(client, args.job, state=args.state, brief=not args.json)
     if args.json:
         for incident in found:
             print(json.dumps(incident))
@@ -96,6 +90,18 @@ def _list(client: Client, args: argparse.Namespace) -> int:
     else:
         _print(_table(found))
     return 0 if found else 1
+
+
+def of_job(
+    client: Client, job: str | None, *, state: str | None, brief: bool, consequences: bool = False
+) -> list[IncidentHead]:
+    """The incidents of a job by its name or, if it has none, by its title. None: of all jobs. Oldest first."""
+    ask = partial(client.incidents, state=state, brief=brief, consequences=consequences)
+    found = ask(job=job)
+    if not found and job is not None:
+        pages = [[one for one in page if _is_of(one, job)] for page in _pages(ask)]
+        found = [one for page in reversed(pages) for one in page]
+    return found
 
 
 def _pages(ask: Callable[..., list[IncidentHead]]) -> Iterator[list[IncidentHead]]:
@@ -224,5 +230,8 @@ def _is_new(data: IncidentHead, seen: _Seen) -> bool:
 
 
 def _matches(data: IncidentHead, args: argparse.Namespace) -> bool:
-    named = {None, data["job_title"].partition(" (")[0], *job_names(data)}
-    return args.job in named and args.state in (None, data["state"])
+    return (args.job is None or _is_of(data, args.job)) and args.state in (None, data["state"])
+
+
+def _is_of(data: IncidentHead, job: str) -> bool:
+    return job in {data["job_title"].partition(" (")[0], *job_names(data)}

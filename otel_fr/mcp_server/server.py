@@ -21,6 +21,7 @@ from otel_fr.analyze import load
 from otel_fr.analyze.output.text import to_text
 from otel_fr.console.client import Client, CollectorError, IncidentDetail, JobDetail, JobHead, RefusedError, job_names
 from otel_fr.console.incidents import find as find_incident
+from otel_fr.console.incidents import of_job
 from otel_fr.dumps.files import find
 from otel_fr.encodable import load_json
 from otel_fr.mcp_server import texts
@@ -138,7 +139,7 @@ class Tools:
 
     def _incidents(self, state: str | None, job: str | None, limit: int) -> str:
         name = None if job is None else next((one["job"] for one in self._named(job)), job)
-        return texts.incidents_text(self._client.incidents(job=name, state=state, brief=True, consequences=True), limit)
+        return texts.incidents_text(of_job(self._client, name, state=state, brief=True, consequences=True), limit)
 
     def _incident(self, incident: str) -> str:
         try:

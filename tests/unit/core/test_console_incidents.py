@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from argparse import Namespace
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -73,6 +74,9 @@ class Pages:
     def incidents(self, *, job: str | None = None, before: str | None = None, **_: object) -> list[Any]:
         return [one for one in self.known if job is None and (before is None or one["detected_at"] < before)][-3:]
 
+    def jobs(self) -> list[Any]:
+        return []
+
     def incident(self, number: str) -> Any:
         return next(one for one in self.known if one["id"] == number)
 
@@ -85,6 +89,14 @@ def test_a_job_is_found_by_its_title_among_all_incidents(capsys: pytest.CaptureF
     incidents._list(cast("Client", Pages()), asked)
     ids = [line.split()[7] for line in capsys.readouterr().out.splitlines()[1:]]
     assert ids == [f"{number}" * 16 for number in range(1, 10)]
+
+
+def test_an_assistant_finds_the_incidents_of_a_finished_job_by_its_title(tmp_path: Path) -> None:
+    pytest.importorskip("mcp")
+    from otel_fr.mcp_server.server import Tools
+
+    found = Tools(cast("Client", Pages()), tmp_path)._incidents(None, "train.py (3f2a)", 20)
+    assert "job train.py (3f2a)/1" in found
 
 
 def test_the_beginning_of_an_id_is_found_among_all_incidents() -> None:
