@@ -6,6 +6,7 @@ for every backend. A field that was not recorded (``None``, or an empty list) ne
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
@@ -314,7 +315,8 @@ def unfit_pairs(group: Group, signatures: Mapping[int, Signature]) -> list[tuple
         for matrix, sizes, splits in ((given, s.input_sizes, s.input_splits), (taken, s.output_sizes, s.output_splits)):
             each = shares(sizes, splits, len(position_of)) if single else numels(sizes)
             if len(each) == len(position_of):
-                matrix[row] = np.array(each, np.int64)[columns]
+                with contextlib.suppress(OverflowError):  # a damaged file may contain any sizes: they are not compared
+                    matrix[row] = np.array(each, np.int64)[columns]
     unfit = (given != taken.T) & (given >= 0) & (taken.T >= 0)
     pairs = {(min(rows[i], rows[j]), max(rows[i], rows[j])) for i, j in np.argwhere(unfit)[: 2 * MAX_UNFIT]}
     return sorted(pairs)[:MAX_UNFIT]

@@ -32,6 +32,14 @@ def test_all_to_all_names_the_pair_that_disagrees(ranks: int) -> None:
     assert finding.values == {1: f"{3 * table[2][1]} elements", 2: f"{3 * wrong[1]} elements"}
 
 
+def test_sizes_beyond_64_bits_of_a_damaged_file_do_no_harm() -> None:
+    large = ((1 << 40, 1 << 40),) * 9
+    signatures = {r: Signature("all_to_all", large, large, FLOAT * 9, FLOAT * 9) for r in range(9)}
+    signatures[0] = Signature("all_to_all", large, ((2,), *large[1:]), FLOAT * 9, FLOAT * 9)
+    (finding,) = judge_signatures(world(9), signatures)
+    assert (finding.category, finding.field) == (Category.SIZE_MISMATCH, "sizes")
+
+
 @pytest.mark.parametrize("ranks", [4, 200])
 def test_a_rank_in_every_disagreement_of_an_all_to_all_is_the_odd_one(ranks: int) -> None:
     signatures = {r: exchange((2,) * ranks, (2,) * ranks) for r in range(ranks)}
