@@ -106,7 +106,7 @@ class Analysis:
     @property
     def unread(self) -> list[int]:
         """The absent ranks if some files could not be used: those files may be theirs."""
-        return self.absent if self.problems else []
+        return self.absent if any(problem.is_unread for problem in self.problems) else []
 
     @property
     def unusable(self) -> dict[int, int]:
@@ -280,7 +280,8 @@ def _one_of_each_file(dumps: Sequence[Dump]) -> tuple[list[Dump], list[Problem]]
     for dump in sorted(dumps, key=lambda one: os.path.islink(one.path)):
         kept = chosen.setdefault(os.path.realpath(dump.path), dump)
         if kept.rank != dump.rank:
-            problems.append(Problem(dump.path, f"not used: it is a link to {kept.path}, the file of rank {kept.rank}"))
+            text = f"not used: it is a link to {kept.path}, the file of rank {kept.rank}"
+            problems.append(Problem(dump.path, text, is_unread=True))
     return list(chosen.values()), problems
 
 

@@ -41,19 +41,21 @@ def find(path: Path, prefix: str | None) -> tuple[list[Path], list[Problem]]:
     problems: list[Problem] = []
 
     def note(error: OSError) -> None:
-        problems.append(Problem(str(error.filename), f"{error.strerror}: this folder was not read"))
+        problems.append(Problem(str(error.filename), f"{error.strerror}: this folder was not read", is_unread=True))
 
     for folder, folders, names in os.walk(path, onerror=note):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if folders and len(Path(folder).relative_to(path).parts) == MAX_DEPTH:
             folders.clear()
-            problems.append(Problem(folder, f"its folders are more than {MAX_DEPTH} deep and were not read"))
+            problems.append(
+                Problem(folder, f"its folders are more than {MAX_DEPTH} deep and were not read", is_unread=True)
+            )
         # Hidden files are data of other programs, or a dump that is being written.
         wanted = sorted(name for name in names if name.startswith(prefix or "") and not name.startswith("."))
         found.extend(Path(folder, name) for name in wanted)
         if len(found) > MAX_FILES:
             text = f"more than {MAX_FILES} files; the rest was not read: name a smaller folder"
-            return found[:MAX_FILES], [*problems, Problem(str(path), text)]
+            return found[:MAX_FILES], [*problems, Problem(str(path), text, is_unread=True)]
     return found, problems
 
 

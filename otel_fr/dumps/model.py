@@ -87,7 +87,13 @@ class Dump:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file that could not be used, or only partly. ``text`` says what is wrong and what to do."""
+    """A file that could not be used, or only partly.
+
+    Attributes:
+        text: what is wrong and what to do.
+        is_unread: what was not read may be the file of a rank without another one.
+    """
 
     path: str
     text: str
+    is_unread: bool = False

@@ -109,7 +109,7 @@ def load_folder(
             item.entries = item.entries.replace(signatures=same)
             dumps.append(item)
         elif claimed or files.looks_like_one(file):
-            problems.append(Problem(str(file), str(item)))
+            problems.append(Problem(str(file), str(item), is_unread=True))
         else:
             foreign.append(file)
     if foreign:

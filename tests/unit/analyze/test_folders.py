@@ -20,7 +20,7 @@ from otel_fr.dumps.read import load
 from otel_fr.incident import IncidentData
 from tests.support.paths import DUMPS
 from tests.support.rings import RankRing, signature
-from tests.support.torch_files import BEGIN, SECOND, entry, one_missing, write
+from tests.support.torch_files import BEGIN, SECOND, entry, group, one_missing, write
 from tests.support.verdicts import cause_incidents
 
 
@@ -156,6 +156,19 @@ def test_a_rank_whose_only_file_cannot_be_used_leaves_the_verdict_open(tmp_path:
     (tmp_path / "trace_1").write_bytes(b"broken")
     found = analyze(tmp_path)
     assert (found.status, found.unread) == (UNDECIDED, [1])
+
+
+def test_what_is_no_file_of_a_rank_leaves_the_verdict_as_it_is(tmp_path: Path) -> None:
+    """Such as the job's log beside the files, or an older file of another rank."""
+    write(
+        tmp_path, {rank: [entry(0, "all_reduce", 1)] for rank in range(3)}, **{"0": group("0", "default_pg", range(4))}
+    )
+    (tmp_path / "job.log").write_text("step 1")
+    write(tmp_path / "older", {2: [entry(0, "all_reduce", 1, time_created_ns=BEGIN - 3_600 * SECOND)]})
+    (tmp_path / "older" / "trace_2").rename(tmp_path / "old_trace_2")
+    found = analyze(tmp_path)
+    assert (found.status, found.absent, found.unread) == (HEALTHY, [3], [])
+    assert len(found.problems) == 2
 
 
 def test_folders_of_one_job_are_judged_together(tmp_path: Path) -> None:

@@ -290,4 +290,4 @@ def test_folders_in_folders_are_followed_a_hundred_deep(tmp_path: Path) -> None:
         shutil.copy(HANG / "trace_0", folder / f"trace_{rank}")
     (dump,), (problem,) = load_folder(tmp_path)
     assert dump.rank == 0
-    assert problem == Problem(str(deep.parent), "its folders are more than 100 deep and were not read")
+    assert problem == Problem(str(deep.parent), "its folders are more than 100 deep and were not read", is_unread=True)
