@@ -32,6 +32,11 @@ _FILES_SECONDS = 30.0
 """Longest wait, after the incident, until the ranks' files show the fault."""
 _DEFECT = "fetch_shard"
 """The function of ``train.py`` in which rank 2 hangs. On a very busy machine, ranks may stall earlier, in imports."""
+_FOLDERS, _INCIDENTS = ("flight-recorder", "job-files"), "incidents.jsonl"
+_REPLACED = (*_FOLDERS, _INCIDENTS)
+"""What a demo deletes of the demo before. A user's own files may have these names."""
+_LOGS = ("job.log", "collector.log")
+"""Files that every demo leaves."""
 _JAEGER = "docker run --rm -p 4317:4317 -p 16686:16686 jaegertracing/jaeger:2.18.0"
 
 
@@ -68,11 +73,18 @@ def run(args: argparse.Namespace) -> int:
         print("otel-fr demo: --nproc must be at least 3: rank 2 is the rank that hangs", file=sys.stderr)
         return 2
     folder = args.dir.resolve()
-    for name in ("flight-recorder", "job-files"):
+    there = [name for name in _REPLACED if (folder / name).exists()]
+    if there and not all((folder / name).is_file() for name in _LOGS):
+        print(
+            f"otel-fr demo: {_short(folder / there[0])} is not from a demo and would be deleted; name another --dir",
+            file=sys.stderr,
+        )
+        return 2
+    for name in _FOLDERS:
         shutil.rmtree(folder / name, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     grpc_port, http_port = _free_ports(2)
-    incidents = folder / "incidents.jsonl"
+    incidents = folder / _INCIDENTS
     incidents.unlink(missing_ok=True)
     page = f"http://127.0.0.1:{http_port}"
     command = [sys.executable, "-m", "otel_fr.cli", "collector", "--incidents", str(incidents)]
@@ -80,8 +92,8 @@ def run(args: argparse.Namespace) -> int:
     if args.jaeger:
         command += ["--forward", f"http://{args.jaeger}:4317"]
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(open(folder / "job.log", "wb"))
-        errors = stack.enter_context(open(folder / "collector.log", "wb"))
+        log = stack.enter_context(open(folder / _LOGS[0], "wb"))
+        errors = stack.enter_context(open(folder / _LOGS[1], "wb"))
         collector = subprocess.Popen(command, stderr=errors)
         stack.callback(_end, collector)
         if not _listens(grpc_port, collector):
