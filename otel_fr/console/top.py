@@ -32,6 +32,8 @@ HEAD_LINES = 3
 """Lines above the first job: the collector, an empty line, and the names of the columns."""
 MANY = 1_000_000
 """More rows or lines than there can be."""
+MARK = "> "
+"""Stands before the chosen incident of a job."""
 HELP = (
     ("j, Down / k, Up", "choose the next or the previous job or incident"),
     ("Enter", "open the chosen one: a job, then one of its incidents"),
@@ -144,6 +146,8 @@ class _Top:
         self._chosen: dict[Place, str] = {}
         """Place -> id of the chosen row. The row stays chosen when rows are added above it."""
         self._offset = 0
+        self._follows = False
+        """Whether the text scrolls to the chosen row: after a key that chooses, not after one that scrolls."""
         self._helps = False
         self._asked = threading.Event()
         self._is_over = False
@@ -182,6 +186,7 @@ class _Top:
 
     def _press(self, key: str) -> None:
         page = max(1, self._height() - 2)
+        self._follows = key in ("up", "down")
         steps = {"up": -1, "down": 1, "page up": -page, "page down": page, "home": -MANY, "end": MANY}
         if self._helps:
             self._helps = False
@@ -236,7 +241,7 @@ class _Top:
 
     def _screen(self) -> RenderableType:
         window = _Window(self._content(), self._height(), self._offset)
-        self._offset = window.fit(self._console)
+        self._offset = window.fit(self._console, shows_mark=self._follows)
         foot = Text("j k choose  Enter open  u back  Space page  ? keys  q quit", "dim", no_wrap=True)
         parts: list[RenderableType] = [Text(self._note, "bold yellow", no_wrap=True)] if self._note else []
         return Group(*parts, window, foot)
@@ -257,7 +262,7 @@ class _Top:
         if not shown.of_job:
             parts.append(Text("no incident", "dim"))
         for number, one in enumerate(shown.of_job):
-            mark = "> " if number == self._at() else "  "
+            mark = MARK if number == self._at() else " " * len(MARK)
             parts.append(_Marked(mark, incident_list([one])))
         return Group(*parts)
 
@@ -305,9 +310,16 @@ class _Window:
         self._shown, self._height, self._offset = shown, height, offset
         self._lines: list[list[Segment]] = []
 
-    def fit(self, console: Console) -> int:
-        """Lay out the text. Return the offset, limited so that the window is filled."""
+    def fit(self, console: Console, *, shows_mark: bool) -> int:
+        """Lay out the text. Return the offset, limited so that the window is filled.
+
+        Args:
+            shows_mark: move it so that the line with the `MARK` and the line below are in the window.
+        """
         self._lines = console.render_lines(self._shown, console.options, pad=False)
+        marked = (at for at, line in enumerate(self._lines) if line and line[0].text == MARK)
+        if shows_mark and (at := next(marked, None)) is not None:
+            self._offset = min(max(self._offset, at + 2 - self._height), at)
         self._offset = max(0, min(self._offset, len(self._lines) - self._height))
         return self._offset
 
