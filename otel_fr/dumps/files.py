@@ -43,8 +43,15 @@ def find(path: Path, prefix: str | None) -> tuple[list[Path], list[Problem]]:
     def note(error: OSError) -> None:
         problems.append(Problem(str(error.filename), f"{error.strerror}: this folder was not read", is_unread=True))
 
+    root = os.path.realpath(path)
     for folder, folders, names in os.walk(path, onerror=note):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        links = filter(os.path.islink, (os.path.join(folder, name) for name in folders))
+        problems += [
+            Problem(link, "a link to a folder: it was not read; name the folder", is_unread=True)
+            for link in links
+            if not Path(os.path.realpath(link)).is_relative_to(root)  # else its files are read where they are
+        ]
         if folders and len(Path(folder).relative_to(path).parts) == MAX_DEPTH:
             folders.clear()
             problems.append(

@@ -180,6 +180,21 @@ def test_folders_of_one_job_are_judged_together(tmp_path: Path) -> None:
     assert finding.culprit_ranks == (2,)
 
 
+def test_a_link_to_another_folder_is_not_followed_and_said(tmp_path: Path) -> None:
+    files, elsewhere = tmp_path / "files", tmp_path / "elsewhere"
+    write(files / "host_0", {rank: [entry(0, "all_reduce", 1)] for rank in range(3)})
+    elsewhere.mkdir()
+    (files / "host_0" / "trace_2").rename(elsewhere / "trace_2")
+    (files / "host_1").symlink_to(elsewhere)
+    (files / "newest").symlink_to("host_0")
+    found = analyze(files)
+    assert [(problem.path, problem.text) for problem in found.problems] == [
+        (str(files / "host_1"), "a link to a folder: it was not read; name the folder")
+    ]
+    assert (found.status, found.unread) == (UNDECIDED, [2])
+    assert analyze([files, elsewhere]).absent == []
+
+
 def test_a_link_does_not_take_the_place_of_its_file(tmp_path: Path) -> None:
     """Its name says another rank than the file's."""
     one_missing(tmp_path)
