@@ -205,7 +205,8 @@ class Numbers:
         self._since = clock()
         self._last: dict[int, dict[PointKey, _Last]] = {}
         self._latest: tuple[int, dict[Key, _Added]] = (-1, {})
-        """The rank that sent calls last, and what its request added to each series. `_note_speed` uses this."""
+        """The rank that sent calls last, and what its request added to each series, without failed calls.
+        `_note_speed` uses this."""
         self.series: dict[Key, Series] = {}
         self.steps = Durations()
         self.bounds: tuple[float, ...] = ()
@@ -236,22 +237,23 @@ class Numbers:
             self.collectives += total / key.members
             if self._latest[0] != rank:
                 self._latest = rank, {}
-            self._latest[1][key] = _Added(calls=total)
+            if not labels.variant:
+                self._latest[1][key] = _Added(calls=total)
         elif name == names.METRIC_IO:
             series.bytes += total
             self.size += total / key.members
-            if self._latest[0] == rank and key in self._latest[1]:
+            if self._latest[0] == rank and key in self._latest[1] and not labels.variant:
                 self._latest[1][key].bytes = total
         elif name == names.METRIC_DURATION:
             series.took.add_point(total, counts, point.exemplar)
             # The time on the device is nearer to the time of the transfer; the time to the end includes the queue.
             if not series.runs.counts and not ends_are_seen(key.backend):
-                self._note_speed(rank, key, series, total, sum(counts))
+                self._note_speed(rank, labels, series, total, sum(counts))
         elif name == names.METRIC_DEVICE_DELAY:
             series.delays.add_point(total, counts, point.exemplar)
         elif name == names.METRIC_DEVICE_DURATION:
             series.runs.add_point(total, counts, point.exemplar)
-            self._note_speed(rank, key, series, total, sum(counts))
+            self._note_speed(rank, labels, series, total, sum(counts))
 
     @property
     def ranks(self) -> int:
@@ -264,8 +266,9 @@ class Numbers:
             self.covered += (point.time - max(since, point.start)) / _NANO
             self._told_until[rank] = point.time
 
-    def _note_speed(self, rank: int, key: Key, series: Series, seconds: float, calls: int) -> None:
-        added = self._latest[1].get(key) if self._latest[0] == rank else None
+    def _note_speed(self, rank: int, labels: Labels, series: Series, seconds: float, calls: int) -> None:
+        """Note a rank's speed. Failed calls do not count: how long they took says nothing about the transfer."""
+        added = self._latest[1].get(labels.key) if self._latest[0] == rank and not labels.variant else None
         if added is not None and added.calls and added.bytes and calls:
             speed = Speed(seconds / calls, added.bytes / added.calls, calls)
             series.note(self.window(), speed)

@@ -165,6 +165,19 @@ def test_bandwidth_is_that_of_the_member_that_did_not_wait() -> None:
     assert collector.read("otel_fr_collective_bus_bandwidth_bytes_per_second") is None
 
 
+def test_failed_calls_do_not_change_the_bandwidth() -> None:
+    collector = Collector()
+    rank = Rank(collector, 0)
+    rank.send(10, 0.004)
+    rank.metrics.add(record(11, 0.001, rank.group)._replace(state=RecordState.FAILED))
+    rank.send(1, 0.004)
+    collector.now += 2 * module.WINDOW
+    rank.send(10, 0.004)
+    assert collector.read(CALLS) == 22
+    bus = collector.read("otel_fr_collective_bus_bandwidth_bytes_per_second")
+    assert bus == pytest.approx(SIZE / 0.004)
+
+
 def test_times_on_devices_are_apart_and_bandwidth_is_that_of_the_device() -> None:
     """A made device: what NCCL's calls tell is played by the rank's metrics."""
     collector = Collector()
