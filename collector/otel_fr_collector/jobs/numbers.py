@@ -300,7 +300,7 @@ class Numbers:
 
     def _fits(self, point: Point) -> bool:
         """Whether a histogram has the bounds of the run's first one. All monitors of a run use the same bounds."""
-        if len(point.counts) != len(point.bounds) + 1:
+        if not point.bounds or len(point.counts) != len(point.bounds) + 1:
             return False
         if not self.bounds and all(a < b for a, b in zip(point.bounds, point.bounds[1:], strict=False)):
             self.bounds = point.bounds

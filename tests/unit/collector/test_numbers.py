@@ -276,6 +276,11 @@ def _few_buckets(metric: Metric) -> None:
         del point.bucket_counts[3:]
 
 
+def _one_bucket(metric: Metric) -> None:
+    for point in metric.histogram.data_points:
+        del point.bucket_counts[1:], point.explicit_bounds[:]
+
+
 def _negative(metric: Metric) -> None:
     for point in metric.sum.data_points:
         point.as_int = -5
@@ -285,7 +290,7 @@ def _delta(metric: Metric) -> None:
     metric.sum.aggregation_temporality = metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
 
 
-@pytest.mark.parametrize("change", [_no_number, _few_buckets, _negative, _delta])
+@pytest.mark.parametrize("change", [_no_number, _few_buckets, _one_bucket, _negative, _delta])
 def test_what_no_monitor_sends_is_left_out_and_does_no_harm(change: Callable[[Metric], None]) -> None:
     collector = Collector()
     request = Rank(collector, 0).work(3)
