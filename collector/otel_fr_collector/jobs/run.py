@@ -321,7 +321,7 @@ class Run:
             group = groups.get(one.id)
             if group is None:  # there was no room for it
                 continue
-            if group.uncompared:
+            if group.uncompared and group.group.ranks:
                 self.behind[group.group.id] = group
             own = progress.get(one.id)
             if own is None:

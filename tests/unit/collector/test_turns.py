@@ -17,6 +17,7 @@ from otel_fr_collector.control import Control, TooManyWatchersError, Watcher
 from otel_fr_collector.incidents import judge as judge_module
 from otel_fr_collector.jobs import groups as groups_module
 from otel_fr_collector.jobs import ingest as ingest_module
+from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import RunId
@@ -28,7 +29,7 @@ from otel_fr.match import CallState, Group, Signature, compare
 from tests.support import floods
 from tests.support.in_place import InPlace
 from tests.support.services import Clock, new_service
-from tests.support.told import run_in, wait_alone
+from tests.support.told import apply, group_in, run_in, told_group, wait_alone
 
 SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
 
@@ -137,6 +138,23 @@ def test_pieces_are_compared_a_few_at_a_time_once_the_members_are_known(monkeypa
     assert len(found) > 2
     assert [key[2] for key in group.incomplete] == [3]
     assert group.disagreeing == 1
+
+
+def test_calls_of_a_group_whose_members_are_not_known_take_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of the collector took all of its time, and other groups' calls were not compared."""
+    gather = Signature("all_gather", ((3,),), ((3,), (3,)), ("Float",), ("Float",))
+    run = run_in(Runs())
+    for name, most in (("g", 0), ("h", 2)):
+        monkeypatch.setattr(run_module, "MAX_MEMBERS", most)  # no room for the members of the first group
+        state = group_in(run, Group(name, name, "", ()))
+        state.size = 2
+        for rank in range(2):
+            state.add(RankCall(rank, 1, name, "collective", 1, gather, CallState.COMPLETED))
+        apply(run, 0, most + 1, 1.0, groups=(told_group(Group(name, name, "", (0, 1)), 1, 1),))
+    assert list(run.behind) == ["h"]
+    while run.compare_pieces():
+        pass
+    assert [len(run.groups[name].uncompared) for name in "gh"] == [1, 0]
 
 
 def watch_of(job: str) -> control_pb2.WatchRequest:
