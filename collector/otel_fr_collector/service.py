@@ -117,6 +117,8 @@ class Service:
         self._slow_looks = SlowLooks(self.runs, self.control)
         self._over_since: dict[RunId, float] = {}
         """The `Run.last_seen` of each run for which `on_over` was last called."""
+        self._to_resolve: deque[RunId] = deque()
+        """Runs whose incidents are still to be checked in this clean-up."""
         self._to_publish: deque[_Unpublished] = deque()
         self.on_dropped: Callable[[Run], None] = lambda _: None
         self.on_over: Callable[[Run], None] = lambda _: None
@@ -271,7 +273,7 @@ class Service:
     def _resolve_ended_runs(self, now: float) -> bool:
         """Resolve the incidents of runs that are gone, replaced by a newer attempt, or silent for long.
 
-        Return False if some are left after `STEP_SECONDS`.
+        Return False if some are left after `STEP_SECONDS`. The next call begins with these.
         """
         end = time.perf_counter() + STEP_SECONDS
         newest: dict[str, int] = {}
@@ -279,9 +281,11 @@ class Service:
         for run in self.runs.by_id.values():
             newest[run.id.job] = max(newest.get(run.id.job, 0), run.id.attempt)
             of_job.setdefault(run.id.job, []).append(run)
-        for run_id in self.book.runs():
+        waiting = self._to_resolve = self._to_resolve or deque(self.book.runs())
+        while waiting:
             if time.perf_counter() > end:
                 return False
+            run_id = waiting.popleft()
             known = self.runs.by_id.get(run_id)
             if known is None:
                 self._close(run_id, now)

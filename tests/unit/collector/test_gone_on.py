@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+
 import pytest
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.service import Service
@@ -46,3 +49,21 @@ def test_a_run_is_over_once_all_that_its_incidents_do_not_accuse_have_gone_on(ne
     service.step()
     assert old.is_replaced == is_over
     assert bool(service.book.open_of(old.id)) != is_over
+
+
+def test_a_clean_up_that_takes_several_steps_reaches_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began with the same runs in each step, so that the others' incidents stayed open."""
+    clock = Clock()
+    service = new_service(clock)
+    runs = [begin(service, f"{number}", [number], clock.now) for number in range(5)]
+    for run in runs:
+        service.book.update(run, [finding(**NO_CALL)], now=clock.now, wall=1e9, enqueued={}, over=())
+    runs[-1].is_replaced = True
+    seconds = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: next(seconds) * 0.015)  # a step looks at one of them
+    clock.advance(2.0)
+    assert not service.step()
+    for _ in range(10):
+        service.step()
+    assert service.book.runs() == [run.id for run in runs[:-1]]
+    assert service._cleaned_at == clock.now
