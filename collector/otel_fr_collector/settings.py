@@ -58,7 +58,7 @@ def _signals(text: str) -> frozenset[str]:
 def _base_url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{text!r} is not an http:// or https:// URL")
+        raise ValueError("it is not an http:// or https:// URL")  # its password or path may be a secret
     port_of(text)
     return text
 

@@ -116,7 +116,7 @@ def parse_backend(url: str) -> Target:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
-        raise ValueError(f"{url!r} is not the URL of an OTLP backend such as grpc://HOST:4317 or http://HOST:4318")
+        raise ValueError("it is not the URL of an OTLP backend such as grpc://HOST:4317 or http://HOST:4318")
     if parts.username is not None:
         raise ValueError("a backend URL must not contain a password; put the header into --forward-headers")
     if parts.query:

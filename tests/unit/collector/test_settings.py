@@ -112,6 +112,14 @@ def test_the_url_of_a_database_that_would_be_misread_is_refused_and_not_shown(ur
     assert "s3cret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("option", ["alertmanager", "external-url", "forward", "grafana", "webhook"])
+@pytest.mark.parametrize("url", ["me:s3cret@host:9093", "htp://me:s3cret@host", "hooks.example/services/s3cret"])
+def test_a_url_without_its_scheme_is_refused_and_not_shown(option: str, url: str) -> None:
+    with pytest.raises(SettingsError, match=f"--{option}: it is not .* http://") as refused:
+        load_settings(f"--{option} {url}")
+    assert "s3cret" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -193,7 +201,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(options: str, t
     [
         ("--grpc nonsense", "nonsense"),
         ("--http 127.0.0.1:99999", "127.0.0.1"),
-        ("--forward tempo:4317", "tempo"),
+        ("--forward tempo:4317", "--forward: it is not the URL of an OTLP backend"),
         ("--alertmanager alertmanager", "alertmanager"),
         ("--webhook http://hooks:80800/x", "no valid port"),
         ("--forward https://otlp/v1/traces?key=k", "must not have a query"),
