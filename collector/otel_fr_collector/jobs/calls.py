@@ -314,4 +314,5 @@ class Interner:
     def text(self, text: str) -> str:
         """One object for equal texts (call sites): a million calls share a few of them."""
         text = text[:MAX_NAME]
-        return self._texts.get(text) or self._texts.put(text, text)
+        known = self._texts.get(text)
+        return self._texts.put(text, text) if known is None else known

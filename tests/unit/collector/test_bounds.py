@@ -19,7 +19,7 @@ from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs import snapshot as snapshot_module
 from otel_fr_collector.jobs import usage as usage_module
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget, Ranges
-from otel_fr_collector.jobs.calls import SpanCall, Template
+from otel_fr_collector.jobs.calls import Interner, SpanCall, Template
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
@@ -154,6 +154,13 @@ def test_a_cache_keeps_what_is_in_use_whatever_else_comes() -> None:
         if number % 5 == 0:
             assert cache.get(-1) == "mine"
         assert len(cache) <= 20
+
+
+@pytest.mark.parametrize("text", ["", "train.py:1 step"])
+def test_a_text_takes_room_in_the_cache_once(text: str) -> None:
+    interner = Interner()
+    used = {(interner.text(text), interner.budget.used) for _ in range(3)}
+    assert len(used) == 1
 
 
 def take_groups(run: Run, rank: int, count: int, now: float = 0.0, prefix: str = "g") -> None:
