@@ -188,12 +188,12 @@ class PeerFailures:
 
 
 def _seen_running(run: Run, quiet: set[int], beside: set[int]) -> set[int]:
-    """The ranks whose processes are running, according to reports of ranks on the same machines.
+    """The ranks whose processes are running, according to reports of ranks on the same machines that have not ended.
 
     Args:
         beside: all ranks of these machines, including ``quiet`` ones.
     """
-    reports = [run.ranks[rank].report for rank in beside - quiet]
+    reports = [state.report for rank in beside - quiet if (state := run.ranks[rank]).ended is None]
     found: set[int] = set()
     for text in {report.running_here for report in reports if report is not None}:
         with contextlib.suppress(ValueError):

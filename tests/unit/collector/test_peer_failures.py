@@ -214,6 +214,15 @@ def test_what_a_monitor_saw_before_it_fell_silent_itself_does_not_count() -> Non
     assert told(job.at(16.0)) == [([0, 1], "silent")]
 
 
+def test_what_a_monitor_saw_before_its_rank_ended_does_not_count() -> None:
+    """The peers of a lost node waited on if one of its ranks had ended before."""
+    job = at_ten(8, 4, running_here="0-7")
+    job.end(0, Ending.CLEAN, 0)
+    job.now = 16.0
+    job.report(*range(2, 8), waiting_since=10.0, running_here="2-7")
+    assert told(job.at(16.0)) == [([1], "silent")]
+
+
 def test_a_silent_rank_that_nobody_waits_for_has_not_failed() -> None:
     job = at_ten()
     for second in range(11, 30):
