@@ -53,10 +53,11 @@ class SlowLooks:
             if run is None:
                 del self._asked[run_id]
                 continue
-            due = [
+            due = [  # a run that was dropped and has begun anew may lack ranks
                 rank
                 for rank, one in asked.items()
-                if one.count < MAX_ASKED and one.next_at <= now and len(run.ranks[rank].looks) < LOOKS
+                if one.count < MAX_ASKED and one.next_at <= now and rank in run.ranks
+                if len(run.ranks[rank].looks) < LOOKS
             ]
             for rank in due:
                 asked[rank] = _Asked(asked[rank].count + 1, now + LOOK_SECONDS)

@@ -14,13 +14,15 @@ from otel_fr_collector.incidents.slowness import find
 from otel_fr_collector.jobs.calls import Template
 from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.slow_looks import SlowLooks
 from otel_fr_collector.web.job_views import summary
 
+from otel_fr.control.v1.control_pb2 import WatchRequest
 from otel_fr.incident import timestamp, told
 from otel_fr.match import CallState, Ending, Group, Place, Signature
 from tests.support.evidence import finding
 from tests.support.job_answers import job_answer
-from tests.support.told import run_in
+from tests.support.told import rank_in, run_in
 
 GROUP = Group("g", "0", "default_pg", ())
 TEMPLATE = Template(GROUP, 3, Signature("all_reduce", ((3, 4),)), 0, "collective", CallState.COMPLETED)
@@ -146,6 +148,21 @@ def test_an_incident_from_before_a_restart_stays_until_more_is_known(job: Job) -
     after.steps(400)
     (resolved,) = after.judge()
     assert resolved.kind is ChangeKind.RESOLVED
+
+
+def test_a_run_that_was_dropped_and_begins_anew_is_asked_once_its_rank_is_back(job: Job) -> None:
+    """Until then, no straggler of any run was looked for."""
+    control = Control()
+    looks = SlowLooks(job.runs, control)
+    with control.watch(WatchRequest(job_id="job", run_id="r", rank=1)) as monitor:
+        looks.note(job.judge()[0])
+        job.runs._drop(job.run)
+        run = run_in(job.runs)
+        looks.step(1.0)
+        assert monitor._commands.empty()
+        rank_in(run, 1)
+        looks.step(2.0)
+        assert monitor._commands.qsize() == 1
 
 
 def test_metrics_list_and_page_show_who_comes_last(job: Job) -> None:
