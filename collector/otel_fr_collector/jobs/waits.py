@@ -79,7 +79,7 @@ class Waits:
     now: float = 0.0
     open_at: float = float("-inf")
     _fast: bool = False
-    _passed: int = 0
+    _passed: float = 0.0
     _begun: float = 0.0
     _sequence: int = 0
     _open: dict[int, dict[int, CompactCall]] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Waits:
             return
         calls = self._open.get(sequence)
         if calls is None:
-            if not self._is_measured(sequence):
+            if not self._is_measured(sequence, members):
                 return
             while self._open and (len(self._open) >= MAX_OPEN or self._usage.timed >= MAX_TIMED):
                 self._close(next(iter(self._open)))
@@ -182,10 +182,15 @@ class Waits:
     def _close(self, sequence: int) -> None:
         self._usage.timed -= len(self._open.pop(sequence))
 
-    def _is_measured(self, sequence: int) -> bool:
-        """Count a collective that has come. False: it is not in the sample."""
-        self._passed += 1
-        return not self._fast or (sequence * _GOLDEN & _MASK) * SAMPLE <= _MASK
+    def _is_measured(self, sequence: int, times: int = 1) -> bool:
+        """Count a collective that has come. False: it is not in the sample.
+
+        Args:
+            times: how often this is called for a collective that is not in the sample.
+        """
+        is_measured = not self._fast or (sequence * _GOLDEN & _MASK) * SAMPLE <= _MASK
+        self._passed += 1.0 if is_measured else 1.0 / times
+        return is_measured
 
     def _note(self, sequence: int, at: float, members: int) -> int:
         """Note a measured collective; returns how many it stands for. Decides whether to sample from now on."""
@@ -193,10 +198,10 @@ class Waits:
         self._sequence = sequence
         if not self.measured or not -MAX_BACK < at - self.now < 1e6:
             self.blocks.begin(at)  # the first one, or the clock was set
-            self._fast, self._passed, self._begun = False, 0, at
+            self._fast, self._passed, self._begun = False, 0.0, at
         elif at - self._begun >= PERIOD:
             self._fast = self._passed > FAST * (at - self._begun)
-            self._passed, self._begun = 0, at
+            self._passed, self._begun = 0.0, at
         self.measured += 1
         self.are_ends_seen = False
         self.now = at

@@ -155,6 +155,17 @@ def test_while_there_are_not_too_many_collectives_each_is_measured() -> None:
     assert group.waits.measured > 0.9 * 30.0 * waits.FAST * 2 / 3
 
 
+def test_once_there_are_few_collectives_again_each_is_measured() -> None:
+    """Each rank's call counted as a collective, so that a quick phase was never over for a group of eight."""
+    job = DeviceJob(8, untimed=0.0)
+    play(job, ddp, lambda _: 0.05, 10.0, lambda: False)
+    (group,) = job.run.groups.values()
+    quick = group.waits.measured
+    assert 0 < quick < 0.5 * 10.0 * 2 / 0.05
+    play(job, ddp, lambda _: 0.5, 30.0, lambda: False)
+    assert group.waits.measured - quick > 0.8 * 20.0 * 2 / 0.5
+
+
 def test_calls_that_wait_for_spans_of_other_ranks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "MAX_OPEN", 10)
     job = DeviceJob(4)
