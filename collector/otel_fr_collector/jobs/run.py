@@ -191,10 +191,9 @@ class Run:
         replica: str = "",
     ) -> None:
         """Store what a request's resource says about the rank and the run."""
-        self.last_seen = now
+        self.last_seen, self.resource = now, self.resource or resource
         if world_size is not None:
             self.world_size = world_size
-        self.resource = self.resource or resource
         state = self.rank_state(rank)
         if state is not None:
             state.note_place(place, replica)
@@ -212,8 +211,7 @@ class Run:
             if held >= MAX_GROUPS_PER_RUN or usage.groups >= MAX_GROUPS or not usage.has_room(GROUP_BYTES, self.size):
                 usage.refuse("groups", held, min(MAX_GROUPS, MAX_GROUPS_PER_RUN * usage.runs), self.size)
                 return None
-            waits = Waits(self.straggler_limits, usage)
-            waits.is_off = self.is_sampled
+            waits = Waits(self.straggler_limits, usage, is_off=self.is_sampled)
             state = self.groups[group.id] = GroupState(replace(group, ranks=()), waits=waits)
             self.usage.groups += 1
         if not state.group.ranks:
@@ -429,5 +427,7 @@ class Run:
             failed = next((one for one in state.contents.failed if one.record == call.record), None)
             if failed is None:
                 state.note_completed(call.enqueued_at)
-            if group is not None and known is not None and known.state in UNENDED:
-                group.add(failed or known._replace(state=CallState.COMPLETED))
+            if group is None or known is None or known.state not in UNENDED:
+                continue
+            if group.add(failed or known._replace(state=CallState.COMPLETED)):
+                self.note_mismatch(self.last_seen)

@@ -18,7 +18,7 @@ from otel_fr_collector.jobs.snapshot import snapshot
 from otel_fr.match import CallState, Group, Signature
 from tests.support.evidence import LARGE, SUM
 from tests.support.services import Clock, new_service
-from tests.support.told import new_run, run_in, wait_alone
+from tests.support.told import apply, group_in, new_run, run_in, told_group, wait_alone
 from tests.support.waiting import PATIENCE
 
 
@@ -60,6 +60,20 @@ def test_a_batch_that_differs_in_one_call_disagrees_once_it_has_ended(count: int
     for one in chain(*ranks):
         group.add(one._replace(state=done))
     assert group.disagreeing == 1
+
+
+def test_a_batch_that_differs_is_judged_if_only_the_end_of_its_calls_shows_it() -> None:
+    run, group = new_run(), Group("g", "0", "", (0, 1))
+    group_in(run, group)
+    ranks = [[reported(rank, record)._replace(enqueued_at=0.0) for record in range(40)] for rank in (0, 1)]
+    ranks[1][-1] = ranks[1][-1]._replace(signature=LARGE)
+    for count in range(1, 41):
+        for rank, calls in enumerate(ranks):
+            apply(run, rank, count, 1.0, inflight=calls[:count], groups=(told_group(group, 7, 6),))
+    assert run.mismatch_since is None
+    for rank in (0, 1):
+        apply(run, rank, 41, 2.0, groups=(told_group(group, 7, 7),))
+    assert run.mismatch_since == 2.0
 
 
 @pytest.mark.parametrize("in_order", [True, False])
