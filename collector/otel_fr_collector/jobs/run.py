@@ -168,8 +168,8 @@ class Run:
         return state
 
     def restore(self, world_size: int | None, resource: dict[str, str], ranks: Iterable[RankState]) -> None:
-        """Restore the state from before a restart, as far as there is room. Ranks that have reported keep theirs."""
-        self.world_size, self.resource = world_size, resource
+        """Restore the state from before a restart, as far as there is room. What has been reported since stays."""
+        self.world_size, self.resource = self.world_size or world_size, self.resource or resource
         for state in ranks:
             known = self.rank_state(state.rank)
             if known is not None and known.report is None:

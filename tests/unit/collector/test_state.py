@@ -14,9 +14,9 @@ from otel_fr_collector.jobs.run_spans import add_spans
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.outlets import incident_text as present
 
-from otel_fr.match import CallState, Group, Signature
+from otel_fr.match import CallState, Group, Place, Signature
 from tests.support.incident_data import incident_data
-from tests.support.told import run_in
+from tests.support.told import new_run, run_in
 
 GROUP = Group("g", "0", "default_pg", (0, 1, 2))
 INTERNER = Interner()
@@ -204,3 +204,11 @@ def test_a_group_of_the_whole_world_needs_no_report_to_know_its_members() -> Non
         add_spans(run, rank, [call(1), call(1, Group("h", "1", "pair", ()), 2)], 1.0)
     assert run.groups["g"].group.ranks == (0, 1, 2)
     assert run.groups["h"].group.ranks == ()
+
+
+def test_what_is_restored_late_replaces_nothing_that_has_been_reported_since() -> None:
+    """The run was saved before its ranks were heard, and the store can be read again only now."""
+    run = new_run()
+    run.note_origin(0, place=Place("h"), world_size=3, resource={"service.name": "train"}, now=0.0)
+    run.restore(None, {}, [])
+    assert (run.world_size, run.resource) == (3, {"service.name": "train"})
