@@ -86,16 +86,23 @@ class JobGauges(Collector):
         return largest(GaugeMetricFamily, "otel_fr_straggler_wait_ratio", found, MAX_STRAGGLERS)
 
     def _waits(self) -> CounterMetricFamily:
-        """Totals by rank, including dropped runs of the same job."""
-        found: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        """Totals by rank over all runs of the job, including dropped ones."""
+        found: defaultdict[tuple[str, str, int], float] = defaultdict(float)
+        shown: set[tuple[str, str, int]] = set()
         for run in self._runs.by_id.values():
             for state in run.groups.values():
-                job, group = _labels(run, state)
-                for rank, tally in state.waits.tallies.largest(MAX_RANKS_OF_GROUP):
-                    found[job, group, str(rank)] += tally.waited_for
+                (job, group), tallies = _labels(run, state), state.waits.tallies
+                for rank, tally in tallies.items():
+                    found[job, group, rank] += tally.waited_for
+                shown.update([(job, group, rank) for rank, _ in tallies.largest(MAX_RANKS_OF_GROUP)])
         for job, group, rank, tally in self._runs.past.items():
-            found[one_line(job), one_line(group), str(rank)] += tally.waited_for
-        return largest(CounterMetricFamily, "otel_fr_rank_waited_for_seconds", found, MAX_SERIES)
+            key = one_line(job), one_line(group), rank
+            found[key] += tally.waited_for
+            shown.add(key)
+        totals: dict[tuple[str, ...], float] = {
+            (job, group, str(rank)): found[job, group, rank] for job, group, rank in shown
+        }
+        return largest(CounterMetricFamily, "otel_fr_rank_waited_for_seconds", totals, MAX_SERIES)
 
 
 def _incidents(name: str, incidents: Iterable[CollectorIncidentData]) -> GaugeMetricFamily:

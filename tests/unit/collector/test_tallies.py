@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from otel_fr_collector import gauges as gauges_module
 from otel_fr_collector import timeline
 from otel_fr_collector.control import Control
 from otel_fr_collector.gauges import JobGauges
@@ -145,6 +146,28 @@ def test_totals_of_a_job_never_fall_while_it_is_known() -> None:
     assert runs.drop_ended(3 * timeline.IDLE_FORGET + timeline.CLEAN_FORGET)
     assert total() is None
     assert runs.usage.tallies == 0
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_total_does_not_fall_once_others_are_waited_for_more(
+    is_dropped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gauges_module, "MAX_RANKS_OF_GROUP", 1)
+    runs, registry = Runs(), CollectorRegistry()
+    registry.register(JobGauges(runs, list, lambda _: (), Control()))
+
+    def count(name: str, rank: int, seconds: float) -> float | None:
+        tally = group_in(run_in(runs, name), GROUP).waits.tallies.of(rank)
+        assert tally is not None
+        tally.waited_for += seconds
+        labels = {"job_id": "job", "process_group": "default_pg", "rank": "1"}
+        return registry.get_sample_value("otel_fr_rank_waited_for_seconds_total", labels)
+
+    assert count("first", 1, 10.0) == 10.0
+    assert count("second", 1, 3.0) == 13.0
+    if is_dropped:
+        runs._drop(run_in(runs, "first"))
+    assert count("second", 2, 5.0) == 13.0
 
 
 def test_the_rate_of_steps_follows_one_rank_and_new_numbers() -> None:
