@@ -41,7 +41,8 @@ def why_over(run: Run, accused: Mapping[int, float], now: float, *, is_judged: b
         return Resolution.REPLACED
     quiet = now - run.last_seen
     is_settled = is_judged and not run.has_news and run.mismatch_since is None and run.bad_end_since is None
-    if quiet > timeline.ENDED_SECONDS and is_settled and all(state.ended is not None for state in run.ranks.values()):
+    is_known = bool(run.ranks) and is_settled  # after a restart, it may be that no rank has been heard yet
+    if quiet > timeline.ENDED_SECONDS and is_known and all(state.ended is not None for state in run.ranks.values()):
         is_over = has_ended(run) and not _were_stopped(run, accused)
         return Resolution.ENDED if is_over or quiet > timeline.STOPPED_SECONDS else None
     return Resolution.UNHEARD if quiet > timeline.UNHEARD_SECONDS else None

@@ -6,6 +6,8 @@ import itertools
 import time
 
 import pytest
+from otel_fr_collector import timeline
+from otel_fr_collector.incidents.resolution import Resolution
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.service import Service
 
@@ -67,3 +69,16 @@ def test_a_clean_up_that_takes_several_steps_reaches_all_runs(monkeypatch: pytes
         service.step()
     assert service.book.runs() == [run.id for run in runs[:-1]]
     assert service._cleaned_at == clock.now
+
+
+def test_an_incident_from_before_a_restart_has_not_ended_because_no_rank_is_heard() -> None:
+    clock = Clock()
+    before, after = new_service(clock), new_service(clock)
+    old = begin(before, "old", [10, 11, 12], clock.now)
+    (opened,) = before.book.update(old, [finding(**NO_CALL)], now=clock.now, wall=clock.wall, enqueued={}, over=())
+    after.book.restore([opened.incident], clock.now, clock.wall)
+    run_in(after.runs, "old", clock.now)  # the store has nothing about its ranks
+    for seconds, why in ((2 * timeline.STOPPED_SECONDS, None), (timeline.UNHEARD_SECONDS, Resolution.UNHEARD)):
+        clock.advance(seconds)
+        after.step()
+        assert after.book.known()[0].resolution is why
