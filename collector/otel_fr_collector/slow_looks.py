@@ -30,17 +30,19 @@ class SlowLooks:
     def __init__(self, runs: Runs, control: Control) -> None:
         self._runs = runs
         self._control = control
-        self._asked: dict[RunId, dict[int, _Asked]] = {}
+        self._asked: dict[tuple[RunId, str], dict[int, _Asked]] = {}
+        """By run and incident."""
 
     def note(self, change: IncidentChange) -> None:
         """Take note of an incident's change."""
         finding, run_id = change.incident.finding, change.incident.run
+        key = run_id, change.incident.id
         if not finding.is_slowness:
             return
         if change.kind is ChangeKind.RESOLVED:
-            self._asked.pop(run_id, None)
+            self._asked.pop(key, None)
             return
-        run, asked = self._runs.by_id.get(run_id), self._asked.setdefault(run_id, {})
+        run, asked = self._runs.by_id.get(run_id), self._asked.setdefault(key, {})
         for rank in finding.culprit_ranks[:MAX_RANKS] if run is not None else ():
             if rank not in asked and run is not None and rank in run.ranks:
                 asked[rank] = _Asked()
@@ -48,10 +50,10 @@ class SlowLooks:
 
     def step(self, now: float) -> None:
         """Send the requests that are due."""
-        for run_id, asked in list(self._asked.items()):
+        for (run_id, incident), asked in list(self._asked.items()):
             run = self._runs.by_id.get(run_id)
             if run is None:
-                del self._asked[run_id]
+                del self._asked[run_id, incident]
                 continue
             due = [  # a run that was dropped and has begun anew may lack ranks
                 rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -161,6 +162,26 @@ def test_a_run_that_was_dropped_and_begins_anew_is_asked_once_its_rank_is_back(j
         looks.step(1.0)
         assert monitor._commands.empty()
         rank_in(run, 1)
+        looks.step(2.0)
+        assert monitor._commands.qsize() == 1
+
+
+def test_the_end_of_one_incident_does_not_end_the_looks_of_another(job: Job) -> None:
+    """Ranks may come last in several groups of a run."""
+    control = Control()
+    looks = SlowLooks(job.runs, control)
+    found = find(job.run, {})["g"]
+    assert found is not None
+    assert found.group is not None
+    beside = dataclasses.replace(found, key="other", group=dataclasses.replace(found.group, id="h"))
+    changes = [
+        *job.book.note_slowness(job.run, 1.0, 1e9, {"g": found, "h": beside}),
+        *job.book.note_slowness(job.run, 1.1, 1e9, {"h": None}),
+    ]
+    assert [change.kind for change in changes] == [ChangeKind.OPENED, ChangeKind.OPENED, ChangeKind.RESOLVED]
+    with control.watch(WatchRequest(job_id="job", run_id="r", rank=1)) as monitor:
+        for change in changes:
+            looks.note(change)
         looks.step(2.0)
         assert monitor._commands.qsize() == 1
 
