@@ -96,7 +96,7 @@ class Service:
         self.metrics = metrics
         kept = job_memory * MAX_KEPT // JOB_MEMORY
         self.runs = Runs(tenant_of=tenant_of, straggler_limits=straggler_limits, most=kept)
-        self.book = IncidentBook(wall, tenant_of, alert_after)
+        book = self.book = IncidentBook(wall, tenant_of, alert_after)
         self.store = store
         self.outlets = outlets
         self.links = links or Links()
@@ -123,15 +123,12 @@ class Service:
         self.on_dropped: Callable[[Run], None] = lambda _: None
         self.on_over: Callable[[Run], None] = lambda _: None
         """Called when no rank of a run reports any more, long before the run is dropped."""
-        self._traces = None
-        if forwarder is not None:
-            self._traces = IncidentTraces(self.runs, forwarder, store, clock)
-        alerting = self.book.alerting_data
-        metrics.registry.register(JobGauges(self.runs, self.book.open_data, alerting, self.control, clock))
+        self._traces = None if forwarder is None else IncidentTraces(self.runs, forwarder, store, clock)
+        metrics.registry.register(JobGauges(self.runs, book.open_data, book.alerting_data, self.control, clock))
         metrics.registry.register(CollectiveMetrics(self.runs))
         if store is not None:
             self._persistence = Persistence(
-                store, self.runs, self.book, self._grace, self._resume, outlets.forget, clock, wall, self.judge.is_busy
+                store, self.runs, self.book, self._grace, self._resume, self._forget, clock, wall, self.judge.is_busy
             )
             self._persistence.restore()
 
@@ -317,6 +314,10 @@ class Service:
         for incident in incidents:
             if incident.is_open:
                 self._tell_monitors(incident, ChangeKind.UPDATED)
+
+    def _forget(self, run: RunId) -> None:
+        self.outlets.forget(run)
+        self.control.forget(run)
 
     def _take_changes(self, changes: list[IncidentChange], now: float) -> None:
         """Publish changes in order, once they are stored or `timeline.PUBLISH_PATIENCE` is over."""

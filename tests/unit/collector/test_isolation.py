@@ -20,6 +20,7 @@ from otel_fr_collector.otlp.signals import LOGS
 from otel_fr_collector.outlets.outlet import Outlet
 
 from otel_fr import semconv
+from otel_fr.control.v1.control_pb2 import WatchRequest
 from tests.support.incident_data import incident_change
 from tests.support.otlp_messages import attribute
 from tests.support.services import new_service, value
@@ -136,3 +137,18 @@ def test_a_setting_that_is_not_utf8_is_refused_where_it_is_shown_to_others(optio
 
 def test_a_path_in_the_settings_may_be_any_bytes() -> None:
     assert loading.load({"incidents": "/tmp/\udcff"}, {}).incidents == Path("/tmp/\udcff")
+
+
+def test_monitors_are_not_told_of_an_incident_that_another_collector_continues(tmp_path: Path) -> None:
+    service = new_service(None, store=sqlite_store(tmp_path))
+    change = incident_change()
+    run = change.incident.run
+    service._publish([change], 0.0)
+    request = WatchRequest(job_id=run.job, run_id=run.run, rank=0)
+    told = []
+    for _ in range(2):
+        with service.control.watch(request) as monitor:
+            told.append(monitor._commands.qsize())
+        assert service._persistence is not None
+        service._persistence._forget(run)
+    assert told == [1, 0]
