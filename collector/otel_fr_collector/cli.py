@@ -366,8 +366,10 @@ def _locked_folder(folder: Path | None) -> Iterator[None]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise SettingsError(f"--data {folder} is in use by another collector") from error
+        except OSError as error:  # some file systems have no locks, such as Lustre mounted without its option flock
+            raise SettingsError(f"--data {folder} cannot be locked: {error.strerror}") from error
         yield
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 from pathlib import Path
 
 import pytest
+from otel_fr_collector import cli
 from otel_fr_collector.cli import check
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.network.address import Address
@@ -224,3 +227,17 @@ def test_what_cannot_be_used_is_refused_at_the_start(options: str, message: str,
 
 def test_the_reference_has_every_option() -> None:
     assert reference() in REFERENCE.read_text(), "put the output of settings.reference() into docs/reference/options.md"
+
+
+@pytest.mark.parametrize(
+    ("number", "message"), [(errno.EAGAIN, "is in use by another collector"), (errno.ENOSYS, "cannot be locked: ")]
+)
+def test_a_data_folder_that_cannot_be_locked_is_refused_with_the_reason(
+    number: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(SettingsError, match=f"--data {tmp_path}.*{message}"), cli._locked_folder(tmp_path):
+        pass
