@@ -273,10 +273,8 @@ class Service:
         Return False if some are left after `STEP_SECONDS`. The next call begins with these.
         """
         end = time.perf_counter() + STEP_SECONDS
-        newest: dict[str, int] = {}
         of_job: dict[str, list[Run]] = {}
         for run in self.runs.by_id.values():
-            newest[run.id.job] = max(newest.get(run.id.job, 0), run.id.attempt)
             of_job.setdefault(run.id.job, []).append(run)
         waiting = self._to_resolve = self._to_resolve or deque(self.book.runs())
         while waiting:
@@ -292,7 +290,9 @@ class Service:
             lacks = lacking(known, accused, later)
             if lacks is not None and lacks.is_live(now):
                 continue
-            is_over = newest[run_id.job] > run_id.attempt and not known.is_live(now)
+            newer = (run for run in of_job[run_id.job] if run.id.attempt > run_id.attempt)
+            # A job that is started anew under its name counts its attempts anew.
+            is_over = any(run.last_seen >= known.last_seen for run in newer) and not known.is_live(now)
             has_gone = lacks is None and has_gone_on(known, accused, later)
             if is_over or has_gone or has_grown(known, accused, later):
                 known.is_replaced = True

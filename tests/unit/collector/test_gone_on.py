@@ -82,3 +82,26 @@ def test_an_incident_from_before_a_restart_has_not_ended_because_no_rank_is_hear
         clock.advance(seconds)
         after.step()
         assert after.book.known()[0].resolution is why
+
+
+@pytest.mark.parametrize(("attempt", "is_over"), [(0, True), (3, False)])
+def test_a_run_is_replaced_by_a_later_attempt_but_not_by_one_of_a_job_that_was_started_before(
+    attempt: int, is_over: bool
+) -> None:
+    """The incident of a job that was started anew under its name was over as soon as its ranks had ended."""
+    clock = Clock()
+    service = new_service(clock)
+    runs = []
+    for number in (attempt, 3 - attempt):
+        run = run_in(service.runs, f"{number}", clock.now, attempt=number)
+        state = rank_in(run, 0)
+        state.ended, state.ending, run.world_size = clock.now, Ending.RAISED, 1
+        runs.append(run)
+        clock.advance(60.0)
+        run.last_seen = clock.now
+    about = runs[0] if is_over else runs[1]
+    service.book.update(about, [finding(**NO_CALL)], now=clock.now, wall=1e9, enqueued={}, over=())
+    clock.advance(2.0)
+    service.step()
+    assert about.is_replaced == is_over
+    assert service.book.known()[0].resolution is (Resolution.REPLACED if is_over else None)
