@@ -96,7 +96,7 @@ class Runs:
         """The run that this run's processes were in before. None if there was none, or all ranks have arrived here."""
         if len(run.ranks) >= (run.world_size or 0):
             return None
-        others = [one for one in self.of_attempt(run) if one is not run]
+        others = [one for one in self.of_attempt(run) if one is not run and not _was_over(one, run)]
         earlier = [one for one in others if one.first_seen < run.first_seen]
         # After a restart of the collector, it may hear from the runs in another order.
         return earlier[-1] if earlier else next(iter(others), None)
@@ -215,6 +215,16 @@ class Runs:
         if not goes_on:
             self.past.forget(job)
             self.past_numbers.forget(job)
+
+
+def _was_over(before: Run, run: Run) -> bool:
+    """Whether a run was over before another one of its attempt began, which has none of its processes: the job was
+    started anew under its name."""
+    states, began = before.ranks.values(), run.first_seen
+    is_silent = began - before.last_seen > timeline.ENDED_SECONDS
+    if not is_silent and not all(state.ended is not None and state.ended < began for state in states):
+        return False
+    return {state.place.process for state in states}.isdisjoint([one.place.process for one in run.ranks.values()])
 
 
 def _least_known(runs: Iterable[Run]) -> Run | None:

@@ -138,3 +138,25 @@ def test_the_monitor_of_a_rank_that_has_not_come_is_asked_in_the_run_before_what
     assert (found["run_id"], found["culprit_ranks"]) == (new.run, [2])
     assert (dump.incident_id, dump.reason) == ("", found["summary"]), "the other run's monitors log it"
     assert (inspect.incident_id, list(inspect.ranks)) == (found["id"], [1])
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["its ranks have ended", "nothing is heard any more"])
+def test_a_job_that_is_started_anew_under_its_name_knows_nothing_of_the_one_before(is_told: bool) -> None:
+    """A rank that never came was blamed for what had ended the earlier job."""
+    with VirtualCollector() as collector, collector.job(3) as old:
+        old.step()
+        old.all_reported()
+        for one in old.ranks:
+            one.silent = not is_told
+            if is_told:
+                one.exit(signal=15)
+        collector.time.advance(100.0)
+        with collector.job(3) as new:
+            new.ranks[2].silent = True
+            for rank in (0, 1):
+                new.ranks[rank].pid += 500
+                new.ranks[rank].issue(new.world)
+            collector.time.advance(20.0)
+            (found,) = [one for one in collector.causes() if one["run_id"] == new.run]
+    assert (found["category"], found["culprit_ranks"]) == ("missing_rank", [2])
+    assert "has sent no report" in found["summary"]
