@@ -303,8 +303,8 @@ class Judge:
 
     def _is_told(self, run: Run, finding: Finding) -> bool:
         """Whether an open incident of another run accuses the same processes."""
-        others = [other.id for other in self._runs.of_attempt(run) if other is not run]
-        told = {process for other in others for one in self._book.open_of(other) for process in _accused(one.finding)}
+        others = [one for other in self._runs.beside(run) for one in self._book.open_of(other.id)]
+        told = {process for one in others for process in _accused(one.finding)}
         return bool(told) and told.issuperset(_accused(finding))
 
     def _cannot_judge(self, run: Run) -> None:

@@ -87,16 +87,20 @@ class Runs:
         self.by_id[run_id] = own[run_id] = self._newest = run
         return run
 
-    def of_attempt(self, run: Run) -> list[Run]:
-        """All runs of the same job and attempt, oldest first. Processes may begin a new run within an attempt."""
+    def beside(self, run: Run) -> list[Run]:
+        """The other runs of the same job and attempt, oldest first, unless they were over when the run began.
+
+        Processes may begin a new run within an attempt.
+        """
         own = self.by_tenant.get(run.tenant, {}).values()
-        return sorted((one for one in own if one.id[:2] == run.id[:2]), key=lambda one: one.first_seen)
+        others = (one for one in own if one.id[:2] == run.id[:2] and one is not run and not _was_over(one, run))
+        return sorted(others, key=lambda one: one.first_seen)
 
     def before(self, run: Run) -> Run | None:
         """The run that this run's processes were in before. None if there was none, or all ranks have arrived here."""
         if len(run.ranks) >= (run.world_size or 0):
             return None
-        others = [one for one in self.of_attempt(run) if one is not run and not _was_over(one, run)]
+        others = self.beside(run)
         earlier = [one for one in others if one.first_seen < run.first_seen]
         # After a restart of the collector, it may hear from the runs in another order.
         return earlier[-1] if earlier else next(iter(others), None)

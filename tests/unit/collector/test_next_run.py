@@ -160,3 +160,23 @@ def test_a_job_that_is_started_anew_under_its_name_knows_nothing_of_the_one_befo
             (found,) = [one for one in collector.causes() if one["run_id"] == new.run]
     assert (found["category"], found["culprit_ranks"]) == ("missing_rank", [2])
     assert "has sent no report" in found["summary"]
+
+
+def test_a_rank_that_never_came_is_told_of_although_one_was_missed_in_the_job_before() -> None:
+    """The places of both are not known, so they were taken for the same process until the first incident was over."""
+    with VirtualCollector() as collector, collector.job(3) as old:
+        old.ranks[2].silent = True
+        for rank in (0, 1):
+            old.ranks[rank].issue(old.world)
+        collector.wait_cause()
+        for one in old.ranks:
+            one.silent = True
+        collector.time.advance(60.0)
+        with collector.job(3) as new:
+            new.ranks[1].silent = True
+            for rank in (0, 2):
+                new.ranks[rank].pid += 500
+                new.ranks[rank].issue(new.world)
+            collector.time.advance(20.0)
+            found = [one["culprit_ranks"] for one in collector.causes() if one["run_id"] == new.run]
+    assert found == [[1]]
