@@ -223,10 +223,14 @@ class Runs:
 
 def _was_over(before: Run, run: Run) -> bool:
     """Whether a run was over before another one of its attempt began, which has none of its processes: the job was
-    started anew under its name."""
+    started anew under its name.
+
+    False if it was restored after a restart, because only some of its ranks are known then.
+    """
     states, began = before.ranks.values(), run.first_seen
     is_silent = began - before.last_seen > timeline.ENDED_SECONDS
-    if not is_silent and not all(state.ended is not None and state.ended < began for state in states):
+    ended = (s.report is not None and (is_silent or (s.ended is not None and s.ended < began)) for s in states)
+    if not states or not all(ended):
         return False
     return {state.place.process for state in states}.isdisjoint([one.place.process for one in run.ranks.values()])
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.runs import Runs
 
 from otel_fr import semconv
+from otel_fr.match import Ending, Place
 from tests.support.played_job import Job
+from tests.support.told import run_in
 from tests.support.virtual_collector import VirtualCollector
 
 PLACE = "/job/train.py:12 load_checkpoint"
@@ -180,3 +184,14 @@ def test_a_rank_that_never_came_is_told_of_although_one_was_missed_in_the_job_be
             collector.time.advance(20.0)
             found = [one["culprit_ranks"] for one in collector.causes() if one["run_id"] == new.run]
     assert found == [[1]]
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_of_a_run_from_before_a_restart_not_all_processes_are_known(is_stored: bool) -> None:
+    runs = Runs()
+    old = run_in(runs, "old")
+    if is_stored:
+        old.restore(2, {}, [RankState(1, ending=Ending.KILLED, ended=-5.0, place=Place("h", 11))])
+    new = run_in(runs, "new", 1.0)
+    new.note_origin(0, place=Place("h", 10), world_size=2, resource={}, now=1.0)
+    assert runs.before(new) is old
