@@ -74,9 +74,6 @@ def decode_ranks(text: str, limit: int = MAX_RANKS) -> list[int]:
             step = int(step_text) if step_text else 1
         except ValueError as error:
             raise ValueError(f"rank list {text[:80]!r} does not have the form '0-3,8-12:2'") from error
-        if not dash:
-            ranks.append(first)
-            continue
         if step < 1 or (last - first) // step >= limit - len(ranks):
             raise ValueError(f"rank list {text[:80]!r} names too many ranks or has a step below 1")
         ranks.extend(range(first, last + 1, step))

@@ -83,12 +83,9 @@ class JobQuery(Struct):
         ApiError: ``ranks`` cannot be read, or has too many ranks.
         """
         try:
-            found = decode_ranks(self.ranks or "", limit=MAX_ASKED)
+            return decode_ranks(self.ranks or "", limit=MAX_ASKED)
         except ValueError as error:
-            raise ApiError(400, f"ranks: {error}") from None
-        if len(found) > MAX_ASKED:
-            raise ApiError(400, f"ranks: {len(found)} are too many; at most {MAX_ASKED} can be asked for")
-        return found
+            raise ApiError(400, f"ranks: {error}; at most {MAX_ASKED:,} can be asked for") from None
 
 
 _View = Annotated[Literal["brief"], Meta(description="Leaves out most of what grows with the number of ranks.")]

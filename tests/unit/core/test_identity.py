@@ -38,6 +38,13 @@ def test_a_rank_list_that_is_not_one_is_refused(text: str) -> None:
         identity.decode_ranks(text)
 
 
+@pytest.mark.parametrize("text", ["0-3", "0,2,4,8", "0-2,7", "5,0-2"])
+def test_single_ranks_count_towards_the_limit_as_ranges_do(text: str) -> None:
+    assert len(identity.decode_ranks(text, limit=4)) == 4
+    with pytest.raises(ValueError, match="names too many ranks"):
+        identity.decode_ranks(text, limit=3)
+
+
 def test_all_ranks_compute_the_same_trace_and_their_own_spans() -> None:
     run = identity.run_id("job", 0, "nonce")
     group = identity.group_id("0", range(4))
