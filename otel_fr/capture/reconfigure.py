@@ -63,11 +63,11 @@ def reconfigure(timeout: float, minimum: int) -> tuple[int, int]:
     if life is None:
         life = _lives[group] = _Life(group)
     deadline = time.monotonic() + timeout
-    is_first = not life.rounds
+    original = None if life.rounds else life.members
     for _ in range(MAX_ROUNDS):
         decision = _round(c10d, group, life, deadline, minimum)
         if decision is not None:
-            _adopt(c10d, group, decision, is_first)
+            _adopt(c10d, group, decision, is_new=decision.members != original)
             return decision.members.index(life.own), len(decision.members)
     raise ReconfigureError(f"no group could be formed in {MAX_ROUNDS} rounds: restart the job")
 
@@ -108,8 +108,8 @@ def _form(group: Any, decision: Decision) -> bool:
     return True
 
 
-def _adopt(c10d: ModuleType, group: Any, decision: Decision, is_first: bool) -> None:
-    """Correct torch's table of the group's ranks, and record the re-formed group as a new run."""
+def _adopt(c10d: ModuleType, group: Any, decision: Decision, is_new: bool) -> None:
+    """Correct torch's table of the group's ranks, and record the re-formed group, as a new run if ``is_new``."""
     c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(len(decision.members))}
     peers.forget_all()
-    hook.group_reconfigured(group, "" if is_first else f"{decision.uuid:016x}")
+    hook.group_reconfigured(group, f"{decision.uuid:016x}" if is_new else "")
