@@ -133,7 +133,8 @@ class RingWriter(DefinitionWriter):
         if group is not None and group.row:
             row = group.row
             words[row + ROW_ENDED] += 1
-            words[row + ROW_LAST_END] = ended_ns
+            if ended_ns:
+                words[row + ROW_LAST_END] = ended_ns
             if state == RecordState.COMPLETED and coll_seq > words[row + ROW_COMPLETED]:
                 words[row + ROW_COMPLETED] = coll_seq
 

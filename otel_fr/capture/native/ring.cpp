@@ -164,7 +164,7 @@ void Ring::complete(uint64_t ticket, int64_t group_index, uint64_t coll_seq, uin
   if (!found || !found->row) return;
   uint64_t row = row_word(found->row);
   store(row + kRowEnded, words_[row + kRowEnded] + 1);
-  store(row + kRowLastEnd, static_cast<uint64_t>(ended_ns));
+  if (ended_ns) store(row + kRowLastEnd, static_cast<uint64_t>(ended_ns));
   if (state == 1 && coll_seq > words_[row + kRowCompleted]) store(row + kRowCompleted, coll_seq);
 }
 

@@ -170,12 +170,13 @@ class RingMachine(RuleBasedStateMachine):
         self.clock += 1
         index = self.owners[number]
         sequence = record.coll_seq if record.kind == KIND_COLLECTIVE else 0
-        self.writer.complete(number + 1, index, sequence, state, self.clock)
-        self.records[number] = record._replace(state=state, ended_ns=self.clock)
+        ended = 0 if state is RecordState.UNKNOWN else self.clock
+        self.writer.complete(number + 1, index, sequence, state, ended)
+        self.records[number] = record._replace(state=state, ended_ns=ended or None)
         group = self.groups.get(index)
         if group is not None:
             group.ended += 1
-            group.last_end = self.clock
+            group.last_end = ended or group.last_end
             if state is RecordState.COMPLETED:
                 group.completed = max(group.completed, sequence)
 
