@@ -351,8 +351,8 @@ class Config:
         comms_prefix = env.get("TORCHCOMM_FR_DUMP_TEMP_FILE", "").strip()
         prefix = None if own_dir else torch_prefix or comms_prefix or None
         ring_dir = env.get("OTEL_FR_RING_DIR", "").strip()
-        most = MAX_BUFFER_SIZE if env.get("OTEL_FR_BUFFER_SIZE", "").strip() else MAX_INHERITED_BUFFER_SIZE
-        buffer_names = ("OTEL_FR_BUFFER_SIZE", *(() if is_recorder_off(env) else RECORDER_SIZES))
+        of_torch = () if is_recorder_off(env) else RECORDER_SIZES
+        inherited = min(_number(env, of_torch, DEFAULT_BUFFER_SIZE, 1, MAX_BUFFER_SIZE), MAX_INHERITED_BUFFER_SIZE)
         return cls(
             rank=_integer(env, ("RANK",), 0),
             local_rank=_integer(env, LOCAL_RANKS, 0),
@@ -362,7 +362,7 @@ class Config:
             job_id=_sendable(job_id),
             nodes_changed=env.get(NODES_CHANGED_VARIABLE, ""),
             attempt=_integer(env, (ATTEMPT_VARIABLE, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"), 0),
-            buffer_size=min(most, int(_number(env, buffer_names, DEFAULT_BUFFER_SIZE, 1, MAX_BUFFER_SIZE))),
+            buffer_size=int(_number(env, ("OTEL_FR_BUFFER_SIZE",), inherited, 1, MAX_BUFFER_SIZE)),
             stall_seconds=_number(env, ("OTEL_FR_STALL_SECONDS",), DEFAULT_STALL_SECONDS, 0.1, 86_400),
             dump_dir=Path(own_dir) if own_dir else None,
             dump_format=_choice(env, "OTEL_FR_DUMP_FORMAT", DUMP_FORMATS),

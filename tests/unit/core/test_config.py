@@ -107,6 +107,8 @@ def test_a_value_that_cannot_be_used_is_named_and_the_next_one_taken(caplog: pyt
     assert (config.buffer_size, config.stall_seconds) == (50, 5.0)
     assert "OTEL_FR_BUFFER_SIZE='many' is not a number from 1 to 1e+07; using 50" in caplog.text
     assert "OTEL_FR_STALL_SECONDS='-1' is not a number from 0.1 to 86400; using 5" in caplog.text
+    bytes_of_torch = {"OTEL_FR_BUFFER_SIZE": "20k", "TORCH_FR_BUFFER_SIZE": "2097152"}
+    assert Config.from_env(bytes_of_torch).buffer_size == 100_000
 
 
 def test_values_of_any_length_and_number_are_one_short_line_for_each_variable(caplog: pytest.LogCaptureFixture) -> None:
