@@ -186,5 +186,5 @@ def job_of(configured: str, env: Mapping[str, str] = os.environ) -> str:
     """
     if env.get(_OWN_JOB, ""):
         return configured
-    lighthouse = urlsplit(env.get(_LIGHTHOUSE, "")).netloc
+    lighthouse = urlsplit(env.get(_LIGHTHOUSE, "")).netloc.rpartition("@")[2]
     return encodable(f"torchft-{lighthouse}") if lighthouse else configured or "torchft"

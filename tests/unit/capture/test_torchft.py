@@ -48,6 +48,7 @@ def test_a_process_that_was_started_again_makes_another_run_and_the_order_of_the
     [
         ("llama", {"OTEL_FR_JOB_ID": "llama", "TORCHFT_LIGHTHOUSE": "http://host:1"}, "llama"),
         ("of-torchrun", {"TORCHFT_LIGHTHOUSE": "http://host:29510"}, "torchft-host:29510"),
+        ("of-torchrun", {"TORCHFT_LIGHTHOUSE": "http://user:password@host:29510"}, "torchft-host:29510"),
         ("of-torchrun", {}, "of-torchrun"),
         ("", {}, "torchft"),
     ],
