@@ -1,0 +1,36 @@
+"""What a recording does when its process enters another run: without torch, a ring and a monitor."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from otel_fr.capture.session import Session
+from otel_fr.fault_tolerance.peers import PeerFailure, peers
+
+
+@pytest.fixture
+def session() -> Iterator[Any]:
+    session: Any = Session.__new__(Session)
+    session._meta = {"nonce": "", "run_id": "first", "world_size": 3}
+    session._quorum_group = ""
+    session.recorder = SimpleNamespace(lock=threading.RLock(), on=False)
+    for name in ("group_gone", "group_created", "renumber"):
+        setattr(session.recorder, name, lambda *_: None)
+    session._find_group = None
+    yield session
+    peers.forget_all()
+
+
+def test_no_error_of_a_run_is_explained_by_a_peer_of_the_run_before(session: Any) -> None:
+    quorum: Any = SimpleNamespace(first_rank=0, group_name="torchft_quorum_2_rank_0")
+    peers.deliver(PeerFailure((2,), "rank 2 was killed", ("torchft_quorum_1_rank_0",), "i1", "ended"))
+    session.quorum_formed(None, quorum, {"nonce": "", "run_id": "first"})
+    assert peers.failed == {2}
+    session.quorum_formed(None, quorum, {"nonce": "", "run_id": "second"})
+    assert not peers.failed
+    assert peers.ended_by is None
