@@ -38,8 +38,8 @@ _VARIABLES: Final = ("OTEL_", "TORCH_", "TORCHELASTIC_", "NCCL_", "SLURM_")
 """Prefixes of the environment variables that the bundle contains."""
 _SECRET: Final = r"(?:token|secret|passw?|pwd?\b|_pw\b|key|cred|header|auth|cookie|jwt|webhook|\bsig\b|signature)"  # noqa: S105 - names, no secrets
 _SECRET_NAME: Final = re.compile(_SECRET, re.IGNORECASE)
-_SECRET_PART: Final = re.compile(rf"({_SECRET}[\w.-]*(?:\s*[=:]\s*|\s+)).*", re.IGNORECASE | re.DOTALL)
-"""In a value, a secret up to the end: ``api.key=...``, ``--token ...``, ``?access_token=...``."""
+_SECRET_PART: Final = re.compile(rf"({_SECRET}[\w.-]*(?:[\"']?\s*[=:]\s*|\s+)).*", re.IGNORECASE | re.DOTALL)
+"""In a value, a secret up to the end: ``api.key=...``, ``--token ...``, ``?access_token=...``, ``{"key": ...``."""
 _SECRET_VALUE: Final = re.compile(
     r"-----BEGIN|\bAKIA[0-9A-Z]{12}|\bgh[a-z]_\w{16}|\bsk-[\w-]{16}|\bxox[a-z]-|\beyJ[\w-]+\.[\w-]+\.|[^\s/@:]+:[^\s/@]+@|\s-u\s"
 )
@@ -136,7 +136,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _redacted(name: str, value: str) -> str:
-    if _SECRET_NAME.search(name) or ("://" not in value and _SECRET_VALUE.search(value)):
+    if _SECRET_NAME.search(name) or _SECRET_VALUE.search(clean(value)):
         return _REDACTED
     items = value.split(",") if name == "OTEL_RESOURCE_ATTRIBUTES" else [value]
     return clean(",".join(_SECRET_PART.sub(rf"\1{_REDACTED}", item) for item in items))

@@ -58,6 +58,8 @@ def test_the_name_and_the_file_have_the_same_time(tmp_path: Path, monkeypatch: p
         ("SLURM_COMMENT", f"curl -u bob:{SECRET}", ""),
         ("SLURM_COMMENT", f"-----BEGIN PRIVATE X-----{SECRET}", ""),
         ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"https://h/v1?sig={SECRET}", "https://h/v1"),
+        ("SLURM_JOB_COMMENT", f'{{"team": "nlp", "api_key": "{SECRET}"}}', '"team": "nlp"'),
+        ("SLURM_JOB_COMMENT", f"proxy me:{SECRET}@proxy:3128 for http://host", ""),
         ("NCCL_DEBUG", "INFO", "INFO"),
         ("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1", "=mlx5_0:1,mlx5_1:1"),
     ],
