@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import functools
 import json
+import logging
 import os
 import signal
 import socket
@@ -17,6 +18,8 @@ from typing import Any, Final
 from otel_fr.capture.replaced import Attribute, Replacements
 from otel_fr.capture.sites import Sites
 from otel_fr.capture.stacks import all_stacks
+
+_log = logging.getLogger("otel_fr")
 
 _MAX_PACKET: Final = 1 << 18
 """Most bytes read of a packet. By default, the kernel passes at most 208 KiB (net.core.wmem_max)."""
@@ -73,6 +76,13 @@ class Responder:
             self._on_lost()
 
     def _answer(self, message: dict[str, Any]) -> None:
+        """Never raises: while the monitor lives, it must not be replaced."""
+        try:
+            self._handle(message)
+        except Exception:  # noqa: BLE001 - for example, no thread can be started
+            _log.debug("otel-fr: could not handle a message of the monitor", exc_info=True)
+
+    def _handle(self, message: dict[str, Any]) -> None:
         if message.get("cmd") == "stacks":
             caller = int(message.get("ident", 0)), str(message.get("name", ""))
             text, site, tid = all_stacks(self._sites, caller, skip=threading.get_ident())

@@ -1,0 +1,29 @@
+"""The rank's end of the connection to its monitor."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import Any
+
+from otel_fr.capture.responder import Responder
+from otel_fr.capture.sites import Sites
+
+
+def test_a_message_that_cannot_be_handled_does_not_end_the_connection() -> None:
+    ours, monitors = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    found: list[int] = []
+    lost = threading.Event()
+
+    def fail(message: dict[str, Any]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    responder = Responder(ours, Sites(()), found.append, fail, lost.set)
+    for message in ({"cmd": "peer_failed"}, {"cmd": "stacks", "ident": "x"}, {"pid": 7}, {"ok": "bye"}):
+        monitors.send(json.dumps(message).encode())
+    assert responder.say_goodbye(10.0)
+    assert (found, responder.has_lost_monitor, lost.is_set()) == ([7], False, False)
+    monitors.close()
+    assert lost.wait(10.0)
+    responder.close()
