@@ -29,6 +29,8 @@ _log = logging.getLogger("otel_fr")
 
 IGNORE: Final = "ignore"
 EXIT: Final = "exit"
+_FLUSH_SECONDS: Final = 1.0
+"""Longest wait for the output of a rank that is ended."""
 
 
 class PeerActions:
@@ -108,9 +110,11 @@ class PeerActions:
     def _exit_later(self) -> None:
         """End the process if the main thread has not: that thread may catch the error, or wait somewhere else."""
         time.sleep(self._grace)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
+        # In a thread of its own: a flush waits for whoever reads the output, and for a thread that is writing.
+        flushing = threading.Thread(target=_flush, name="otel-fr-flush", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no thread can be started
+            flushing.start()
+            flushing.join(_FLUSH_SECONDS)
         os._exit(EXIT_CODE)
 
     # ---- the errors that this raises
@@ -147,6 +151,12 @@ class PeerActions:
             return result
 
         return excepthook
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
 
 
 def _failure(message: dict[str, Any]) -> PeerFailure:
