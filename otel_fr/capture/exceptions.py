@@ -33,8 +33,8 @@ RecordException = Callable[[Mapping[str, object]], None]
 class ExceptionHooks:
     """Replaces ``sys.excepthook``, ``threading.excepthook`` and ``sys.unraisablehook``. Each calls the former hook.
 
-    Only an exception that the interpreter itself passes to ``sys.excepthook`` in the main thread ends the process. Code
-    that catches an exception may also call this hook, and so may a thread.
+    Only an exception that the interpreter itself passes to ``sys.excepthook`` in the main thread ends the process, and
+    none if it is interactive. Code that catches an exception may also call this hook, and so may a thread.
 
     Attributes:
         recorded: True once the main thread's exception was recorded.
@@ -57,7 +57,8 @@ class ExceptionHooks:
 
     def _hook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> Any:
-            if threading.get_ident() == threading.main_thread().ident and value is _last_value():
+            is_main = threading.get_ident() == threading.main_thread().ident
+            if is_main and value is _last_value() and not _is_interactive():
                 self.note(value, trace)
             else:
                 self.note_of_thread(value, trace, None)
@@ -134,7 +135,7 @@ class ExceptionHooks:
     def note_last(self) -> None:
         """At exit, record the exception that Python has stored, in case another hook did not call otel-fr's hook."""
         value = _last_value()
-        if not self.recorded and isinstance(value, BaseException):
+        if not self.recorded and isinstance(value, BaseException) and not _is_interactive():
             self.note(value, value.__traceback__)
 
     def stop(self) -> None:
@@ -177,6 +178,11 @@ def _origin(value: BaseException, told: TracebackException) -> tuple[BaseExcepti
             break
         value, told = earlier, before
     return value, str(told)
+
+
+def _is_interactive() -> bool:
+    """Return True if no exception ends the process: at Python's prompt, with ``python -i``, and in a notebook."""
+    return bool(sys.flags.interactive) or (hasattr(sys, "ps1") and not hasattr(sys.modules["__main__"], "__file__"))
 
 
 def _last_value() -> object:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 
-from otel_fr.capture.exceptions import described
+from otel_fr.capture.exceptions import ExceptionHooks, described
+from otel_fr.capture.replaced import Replacements
+from otel_fr.capture.sites import Sites
 
 
 def raised(body: str) -> BaseException:
@@ -39,3 +44,22 @@ def raised(body: str) -> BaseException:
 )
 def test_the_first_of_a_chain_is_named(body: str, text: str) -> None:
     assert described(raised(body)) == text
+
+
+@pytest.mark.parametrize("is_prompt", [True, False])
+def test_an_exception_at_a_prompt_ends_no_rank(is_prompt: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
+    error = raised("1 / 0")
+    monkeypatch.setattr(sys, "last_value", error, raising=False)
+    if is_prompt:
+        monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+        monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    ending, of_threads = list[Any](), list[Any]()
+    replaced = Replacements()
+    hooks = ExceptionHooks(ending.append, of_threads.append, Sites(()), replaced)
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+        hooks.note_last()
+    finally:
+        replaced.undo()
+    assert (len(ending), len(of_threads), hooks.recorded) == ((0, 1, False) if is_prompt else (1, 0, True))
