@@ -168,18 +168,16 @@ class StackSignal:
         """Free the signal, unless the program has taken it, and remove the file.
 
         Args:
-            may_come: True if the monitor may still send the signal. It is then ignored: without a handler, it would end
-                the process.
+            may_come: True if the monitor may still send the signal. It then keeps its handler: without one, it would
+                end the process.
         """
         if not self._is_ours:
             return
-        faulthandler.unregister(self.number)
-        if may_come:
-            with contextlib.suppress(OSError, ValueError):
-                signal.signal(self.number, signal.SIG_IGN)
-        with contextlib.suppress(OSError):
-            os.close(self._file)
         self.remove_file()
+        if not may_come:
+            faulthandler.unregister(self.number)
+            with contextlib.suppress(OSError):
+                os.close(self._file)
 
     def remove_file(self) -> None:
         """Remove the file. The signal keeps its handler."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
-from otel_fr.capture.responder import Responder
+from otel_fr.capture.replaced import Replacements
+from otel_fr.capture.responder import Responder, StackSignal, _is_default
 from otel_fr.capture.sites import Sites
 
 
@@ -27,3 +30,16 @@ def test_a_message_that_cannot_be_handled_does_not_end_the_connection() -> None:
     monitors.close()
     assert lost.wait(10.0)
     responder.close()
+
+
+def test_a_signal_that_may_still_come_keeps_its_handler_whichever_thread_stops_recording(tmp_path: Path) -> None:
+    replaced = Replacements()
+    stacks = StackSignal(tmp_path / "ring.stacks", replaced)
+    replaced.undo()
+    thread = threading.Thread(target=stacks.close, args=(True,))
+    thread.start()
+    thread.join()
+    assert not stacks.path.exists()
+    assert not _is_default(stacks.number)
+    faulthandler.unregister(stacks.number)
+    assert _is_default(stacks.number)
