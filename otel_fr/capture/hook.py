@@ -330,8 +330,9 @@ def _note_unregistered(group: Any, ranks: Sequence[int]) -> None:
     """Remember a group that torch's Python code does not register, and forget earlier such groups that have ended."""
     from otel_fr.capture import split_groups
 
-    for name in split_groups.note(group, ranks):
+    for name in split_groups.gone():
         _on_gone(name)
+    split_groups.note(group, ranks)
 
 
 def group_reconfigured(group: Any, nonce: str) -> None:
@@ -351,6 +352,9 @@ def _on_reconfigured(group: Any, nonce: str) -> None:
 
 
 def _on_gone(name: str | None, *_: Any) -> None:
+    from otel_fr.capture import split_groups
+
+    split_groups.forget(name)
     if _state.connections is not None:
         _state.connections.gone(name)
     if _state.session is not None:

@@ -46,16 +46,20 @@ def observed(
     return split_group
 
 
-def note(group: Any, ranks: Sequence[int]) -> list[str]:
-    """Remember a group that torch does not register. Forget earlier ones that no longer exist, and return their names.
-
-    ``ranks`` are the members as torch numbers ranks globally.
-    """
-    gone = [name for name, (known, _) in _known.items() if known() is None]
-    for name in gone:
-        del _known[name]
+def note(group: Any, ranks: Sequence[int]) -> None:
+    """Remember a group that torch does not register. ``ranks``: its members as torch numbers ranks globally."""
     _known[str(group.group_name)] = (weakref.ref(group), tuple(int(rank) for rank in ranks))
-    return gone
+
+
+def gone() -> list[str]:
+    """Return the names of groups that were passed to `note` and no longer exist."""
+    return [name for name, (known, _) in _known.items() if known() is None]
+
+
+def forget(name: str | None) -> None:
+    """Forget the group of that name, or all groups (None): torch may give the name to another group now."""
+    for known in list(_known) if name is None else [name]:
+        _known.pop(known, None)
 
 
 def find(name: str) -> Any:
