@@ -196,15 +196,15 @@ class Session:
         """Start the monitor. If that fails, the ring is still written, and can be read after a crash."""
         ring = self._writer.path
         self._monitors += 1
+        note_monitor = partial(self._write, self._writer.set_monitor_pid)
         try:
             connection = start_monitor(ring, is_first=self._monitors == 1)
-        except Exception as error:  # noqa: BLE001
+            self._responder = Responder(
+                connection, self.recorder.sites, note_monitor, self._peer_actions.handle, self._replace_monitor
+            )
+        except Exception as error:  # noqa: BLE001 - no process or no thread can be started
             _log.warning("otel-fr: this rank has no monitor: %s", error)
             return
-        note_monitor = partial(self._write, self._writer.set_monitor_pid)
-        self._responder = Responder(
-            connection, self.recorder.sites, note_monitor, self._peer_actions.handle, self._replace_monitor
-        )
         sections.set_link(self._responder.send)
         self._meta["responder_tid"] = self._responder.thread_id
         if self._monitors == 1:

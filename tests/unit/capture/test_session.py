@@ -1,14 +1,16 @@
-"""What a recording does when its process enters another run: without torch, a ring and a monitor."""
+"""The recording of one process, without torch, a ring and a monitor."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from otel_fr.capture import session as session_module
 from otel_fr.capture.session import Session
 from otel_fr.fault_tolerance.peers import PeerFailure, peers
 
@@ -34,3 +36,19 @@ def test_no_error_of_a_run_is_explained_by_a_peer_of_the_run_before(session: Any
     session.quorum_formed(None, quorum, {"nonce": "", "run_id": "second"})
     assert not peers.failed
     assert peers.ended_by is None
+
+
+def test_a_rank_that_can_start_no_thread_is_recorded_without_a_monitor(
+    session: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(session_module, "start_monitor", lambda *_, **__: None)
+    monkeypatch.setattr(session_module, "Responder", fail)
+    session._monitors, session._responder, session.recorder.sites = 0, None, None
+    session._writer = SimpleNamespace(path=Path("ring"), set_monitor_pid=None)
+    session._peer_actions = SimpleNamespace(handle=None)
+    session._connect()
+    assert session._responder is None
+    assert "this rank has no monitor: can't start new thread" in caplog.text
