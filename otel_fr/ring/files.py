@@ -22,8 +22,11 @@ def _name() -> str:
 
 
 def ring_folders(own: Path | None) -> list[Path]:
-    """Return the folders where a rank's ring may be: ``own`` if set, else shared memory and the temporary folder."""
-    return [own] if own else list(dict.fromkeys([Path(SHARED_MEMORY), Path(tempfile.gettempdir())]))
+    """Return the folders where a rank's ring may be: ``own`` if set, else shared memory and the temporary folder.
+
+    A relative path becomes absolute, because the program may change the working directory later.
+    """
+    return [own.absolute()] if own else list(dict.fromkeys([Path(SHARED_MEMORY), Path(tempfile.gettempdir())]))
 
 
 def ring_files(bases: Iterable[Path]) -> Iterator[Path]:

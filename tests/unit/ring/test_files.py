@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.ring import RingReader, RingWriter
+from otel_fr.ring.files import ring_folders
 from tests.support.ring_model import assert_works
 
 
@@ -104,3 +105,7 @@ def test_close_keeps_the_file_and_unlink_removes_it(tmp_path: Path) -> None:
     writer.unlink()
     assert not writer.path.exists()
     assert len(list(reader.records())) == 5
+
+
+def test_the_folder_that_is_given_does_not_change_with_the_working_directory() -> None:
+    assert ring_folders(Path("rings")) == [Path.cwd() / "rings"]
