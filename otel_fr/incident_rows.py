@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from otel_fr.incident import CollectorIncidentData
+from otel_fr.incident import CollectorIncidentData, PlaceData
 from otel_fr.presentation import collective_text, group_text, place_text, ranks_by_text, ranks_text, site_text
 from otel_fr.printable import one_line
 
@@ -40,8 +41,9 @@ def column(name: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _culprit(data: CollectorIncidentData, rank: int) -> str:
-    place = data["places"].get(str(rank))
-    parts = [] if place is None else [place_text(**place)]
+    place: Any = data["places"].get(str(rank))
+    # Only the keys that this version knows: a newer collector may send further ones.
+    parts = [] if place is None else [place_text(**{name: place[name] for name in PlaceData.__annotations__})]
     parts += [f"replica {one['replica']}" for one in data["culprits"] if one["rank"] == rank and one["replica"]]
     who = f"rank {rank}" + (f" ({', '.join(parts)})" if parts else "")
     return f"{who}: {site_text(data['call_sites'].get(str(rank)))}"

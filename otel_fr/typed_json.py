@@ -12,8 +12,9 @@ _T = TypeVar("_T")
 def typed(kind: type[_T], value: object) -> _T:
     """Check that the value's keys have the types of the TypedDict ``kind``, and return the value.
 
-    A key that may be None may be absent, as in data that an older version has written; it is then None. Further keys
-    stay. If a type is a literal, unlisted values of its kind are accepted: a newer version may have them.
+    A key that may be None may be absent, as in data that an older version has written; it is then None, also in objects
+    inside the value. Further keys stay. If a type is a literal, unlisted values of its kind are accepted: a newer
+    version may have them.
 
     Raises:
         ValueError: the value has another form; the text names the first wrong key.
@@ -48,7 +49,7 @@ def _fits(value: object, wanted: Any) -> bool:
         return isinstance(value, dict) and _all_fit(list(value.values()), parts[1])
     if is_typeddict(wanted):
         return isinstance(value, dict) and all(
-            _fits(value[key], part) if key in value else _fits(None, part) for key, part in _hints(wanted).items()
+            _fits(value.setdefault(key, None), part) for key, part in _hints(wanted).items()
         )
     return wanted is Any or type(value) is wanted
 

@@ -13,6 +13,7 @@ from otel_fr.console.client import IncidentDetail
 from otel_fr.console.incident_view import incident_page, summary_line
 from otel_fr.console.incidents import _matches
 from otel_fr.incident import IncidentHead
+from otel_fr.incident_rows import rows
 from otel_fr.stacks import NATIVE_HEADING
 from otel_fr.typed_json import typed
 from tests.support.incident_data import incident_data
@@ -56,3 +57,9 @@ def test_an_incident_shows_the_native_stacks_of_a_culprit_beside_the_merged_stac
     assert "DataLoader worker, process 9" in shown
     assert waiting[0] in shown
     assert shown.count("load") == 1, "the culprit's frames are not shown twice"
+
+
+def test_an_incident_of_another_version_is_shown() -> None:
+    culprit = {"rank": 1, "host": "node-1", "error": "", "rack": "r7"}
+    data = incident_data(culprits=[culprit], places={"1": {"host": "node-1", "local_rank": 3, "rack": "r7"}})
+    assert ("culprits", "rank 1 (node-1, local rank 3): a.py:1 f") in list(rows(data))

@@ -13,6 +13,16 @@ class Inner(TypedDict):
     name: str
 
 
+class Place(TypedDict):
+    host: str
+    pod: str | None
+
+
+class Places(TypedDict):
+    by_rank: dict[str, Place]
+    culprits: list[Place]
+
+
 class Outer(TypedDict):
     number: int
     maybe: str | None
@@ -42,6 +52,9 @@ def test_a_key_that_may_be_none_may_be_absent() -> None:
     """Records of the version before lack the keys that came later."""
     without = {key: value for key, value in GOOD.items() if key not in ("maybe", "inner")}
     assert typed(Outer, without) == {**GOOD, "inner": None}
+    places = typed(Places, {"by_rank": {"1": {"host": "a"}}, "culprits": [{"host": "b", "new": 1}]})
+    assert places["by_rank"]["1"]["pod"] is None
+    assert places["culprits"] == [{"host": "b", "new": 1, "pod": None}]
 
 
 @pytest.mark.parametrize(
