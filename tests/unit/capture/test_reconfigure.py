@@ -40,7 +40,7 @@ def test_a_group_of_other_members_is_a_new_run(
     group, left, found = Group(), [*rounds], list[str]()
     world = SimpleNamespace(pg_group_ranks={})
     c10d = SimpleNamespace(is_initialized=lambda: True, _get_default_group=lambda: group, _world=world)
-    monkeypatch.setitem(sys.modules, C10D, c10d)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, C10D, c10d)
 
     def run_round(c10d: Any, group: Any, life: Any, *_: object) -> Decision | None:
         life.rounds += 1
