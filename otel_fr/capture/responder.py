@@ -96,8 +96,10 @@ class Responder:
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send the monitor a message. Never waits. Return False if the message cannot be sent."""
+        # Not as escapes, which take up to 12 bytes for each character: a packet has an upper bound (`MAX_TEXT`).
+        packet = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
         try:
-            self._socket.send(json.dumps(message).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._socket.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
             return False
         return True

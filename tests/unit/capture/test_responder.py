@@ -12,6 +12,7 @@ from typing import Any
 from otel_fr.capture.replaced import Replacements
 from otel_fr.capture.responder import Responder, StackSignal, _is_default
 from otel_fr.capture.sites import Sites
+from otel_fr.capture.stacks import MAX_TEXT
 
 
 def test_a_message_that_cannot_be_handled_does_not_end_the_connection() -> None:
@@ -43,3 +44,13 @@ def test_a_signal_that_may_still_come_keeps_its_handler_whichever_thread_stops_r
     assert not _is_default(stacks.number)
     faulthandler.unregister(stacks.number)
     assert _is_default(stacks.number)
+
+
+def test_the_longest_stacks_fit_a_packet_whatever_their_script() -> None:
+    ours, monitors = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    responder = Responder(ours, Sites(()), lambda _: None, lambda _: None, lambda: None)
+    message = {"stacks": "\u8bad" * (MAX_TEXT - 1) + "\udcff"}  # also a path that is not UTF-8
+    assert responder.send(message)
+    assert json.loads(monitors.recv(1 << 20)) == message
+    responder.close()
+    monitors.close()
