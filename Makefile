@@ -9,7 +9,10 @@ TORCH ?= torch==2.13.0
 .PHONY: setup demo test test-all test-fast test-torch simulated-device test-gpu nccl-table machines fuzz chaos lint format bench bench-steps bench-verdicts bench-localisation bench-scale wheel sanitize docs screenshots example-incident soak proto clean
 .DELETE_ON_ERROR:
 
-$(VENV)/.ready: pyproject.toml
+# The extension of the ring writer is compiled by the installation.
+NATIVE := $(wildcard $(addprefix otel_fr/capture/native/*,.c .cpp .h .hpp))
+
+$(VENV)/.ready: pyproject.toml $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[collector]'
@@ -63,7 +66,7 @@ test-torch: $(OTHER)/.ready
 	$(OTHER)/bin/python -m pytest -m "" -n 2 --dist loadfile -o cache_dir=$(abspath $(OTHER))/pytest $(TESTS)
 	cd $(OTHER) && bin/otel-fr demo
 
-$(OTHER)/.ready: pyproject.toml
+$(OTHER)/.ready: pyproject.toml $(NATIVE)
 	$(PYTHON) -m venv $(OTHER)
 	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(VERSION)'
 	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
