@@ -221,7 +221,7 @@ class Asked(Attribution):
     """Where the faults of a job are given, and counted how often they are read."""
 
     def __init__(self, faults: Sequence[Fault] = (), known: Runs | None = None) -> None:
-        super().__init__(known or Runs(), IncidentBook(), None)
+        super().__init__(known or Runs(), IncidentBook(), None, lambda: 0.0)
         self._faults_read = faults
         self.reads: list[str] = []
 
