@@ -150,7 +150,7 @@ class VirtualCollector(CollectorView):
             journal = None if data is None else Journal(data / "forward.sqlite3", metrics)
             backends = self.do(_reached(forward))
             self._queues = Queues([one.name for one in backends], queue_size, journal)
-            selection = Selection() if selects else None
+            selection = Selection(self.time.monotonic) if selects else None
             self._forwarder = Forwarder(self._queues, backends, metrics, signals=signals, selection=selection)
         self.service = Service(
             metrics,
