@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
 
 _SECRETS = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]+")
 """Credentials as a library's error may quote them. `hide_password` handles passwords in URLs."""
@@ -19,12 +18,6 @@ def clean(text: str) -> str:
 def hide_password(text: str) -> str:
     """Return a text without the user and password that its URLs may contain, even with a raw ``/`` or ``@``."""
     return _PARAMETERS.sub(r"\1...", re.sub(r"\S+", _hide, text))
-
-
-def without_password(url: str) -> str:
-    """Return a URL without user and password, as a link for others."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _hide(word: re.Match[str]) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from otel_fr.redaction import without_password
+from otel_fr.urls import without_password
 from otel_fr.waits.blocks import StragglerLimits
 from otel_fr_collector import event_loop, loading, logs, output
 from otel_fr_collector.ending import leave

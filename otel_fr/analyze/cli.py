@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlparse
 
 from otel_fr.analyze.analysis import HEALTHY, UNUSABLE, Analysis, load
 from otel_fr.analyze.output.overview import View
@@ -19,6 +18,7 @@ from otel_fr.analyze.output.text import against_text, to_json, to_text
 from otel_fr.dumps.places import newest_folder, runs_folder
 from otel_fr.presentation import ago_text, count_text
 from otel_fr.redaction import hide_password
+from otel_fr.urls import is_http_url
 
 _NOTHING_HERE = "no flight-recorder file in {}: name a folder. Ranks write files when a rank stalls or fails"
 _TABLES = ("csv", "parquet", "sqlite", "pkl")
@@ -172,7 +172,7 @@ def _usage_error(args: argparse.Namespace) -> str | None:
         return f"--output writes the tables of all calls; for the trace use --format perfetto > {args.output}"
     if args.against is not None and (args.just_print_entries or args.format not in ("text", "json")):
         return "--against needs --format text or json, without -j"
-    if args.otlp and not _is_endpoint(args.otlp):
+    if args.otlp and not is_http_url(args.otlp):
         return f"--otlp: {hide_password(args.otlp)!r} is not an endpoint such as http://localhost:4317"
     return None
 
@@ -201,15 +201,6 @@ def _refusal(path: Path) -> str | None:
     if not path.resolve().parent.is_dir():
         return f"{path}: its folder does not exist"
     return None
-
-
-def _is_endpoint(text: str) -> bool:
-    """True for an http or https URL with a host and, if it has one, a valid port."""
-    try:
-        url = urlparse(text)
-        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:
-        return False
 
 
 def _load(args: argparse.Namespace, path: list[str], replica_size: int | None) -> Analysis:

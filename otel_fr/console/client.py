@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import ssl
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from http.client import BadStatusLine, RemoteDisconnected
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import urllib3
 
@@ -22,6 +21,7 @@ from otel_fr.printable import one_line
 from otel_fr.rate_answers import LatestRates
 from otel_fr.redaction import hide_password
 from otel_fr.typed_json import typed
+from otel_fr.urls import is_http_url
 
 _T = TypeVar("_T")
 
@@ -196,7 +196,7 @@ class Client:
     """
 
     def __init__(self, url: str, token: str = "", ca_file: Path | None = None) -> None:
-        if not _is_http_url(url):
+        if not is_http_url(url):
             raise CollectorError(f"{hide_password(url)!r} is not an http:// or https:// URL")
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -364,13 +364,6 @@ class Client:
             raise UnknownError(f"{hide_password(self.url)} answered: {reason}")
         kind = RefusedError if status in (401, 403) else CollectorError
         raise kind(f"{hide_password(self.url)} refused the request: {reason}{hint}")
-
-
-def _is_http_url(text: str) -> bool:
-    with contextlib.suppress(ValueError):  # a host in square brackets that is no IPv6 address, a port that is no number
-        url = urlsplit(text)
-        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    return False
 
 
 def _is_no_http(error: BaseException) -> bool:
