@@ -21,13 +21,10 @@ def typed(kind: type[_T], value: object) -> _T:
     """
     if not isinstance(value, dict):
         raise ValueError(f"{kind.__name__} is an object, not {type(value).__name__}")
-    absent: dict[str, None] = {}
+    found: Any = dict(value)
     for key, wanted in _hints(cast("Any", kind)).items():
-        if key not in value and _fits(None, wanted):
-            absent[key] = None
-        elif key not in value or not _fits(value[key], wanted):
+        if not _fits(found.setdefault(key, None), wanted):
             raise ValueError(f"{kind.__name__}: {key!r} is missing or of another type")
-    found: Any = {**value, **absent} if absent else value
     return found  # type: ignore[no-any-return]
 
 
