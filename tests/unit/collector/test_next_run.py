@@ -18,6 +18,17 @@ PLACE = "/job/train.py:12 load_checkpoint"
 ERROR = {"type": "ValueError", "message": "bad checkpoint", "site": PLACE}
 
 
+def begun_anew(collector: VirtualCollector, missing: int) -> list[dict[str, Any]]:
+    """Play the next job of the name, to which a rank does not come. Return the causes of its run."""
+    with collector.job(3) as new:
+        new.ranks[missing].silent = True
+        for rank in {0, 1, 2} - {missing}:
+            new.ranks[rank].pid += 500
+            new.ranks[rank].issue(new.world)
+        collector.time.advance(20.0)
+        return [one for one in collector.causes() if one["run_id"] == new.run]
+
+
 def leave(job: Job, ranks: list[int]) -> None:
     """They destroy their groups; their processes continue."""
     for rank in ranks:
@@ -155,13 +166,7 @@ def test_a_job_that_is_started_anew_under_its_name_knows_nothing_of_the_one_befo
             if is_told:
                 one.exit(signal=15)
         collector.time.advance(100.0)
-        with collector.job(3) as new:
-            new.ranks[2].silent = True
-            for rank in (0, 1):
-                new.ranks[rank].pid += 500
-                new.ranks[rank].issue(new.world)
-            collector.time.advance(20.0)
-            (found,) = [one for one in collector.causes() if one["run_id"] == new.run]
+        (found,) = begun_anew(collector, missing=2)
     assert (found["category"], found["culprit_ranks"]) == ("missing_rank", [2])
     assert "has sent no report" in found["summary"]
 
@@ -176,13 +181,7 @@ def test_a_rank_that_never_came_is_told_of_although_one_was_missed_in_the_job_be
         for one in old.ranks:
             one.silent = True
         collector.time.advance(60.0)
-        with collector.job(3) as new:
-            new.ranks[1].silent = True
-            for rank in (0, 2):
-                new.ranks[rank].pid += 500
-                new.ranks[rank].issue(new.world)
-            collector.time.advance(20.0)
-            found = [one["culprit_ranks"] for one in collector.causes() if one["run_id"] == new.run]
+        found = [one["culprit_ranks"] for one in begun_anew(collector, missing=1)]
     assert found == [[1]]
 
 
