@@ -12,7 +12,7 @@ from otel_fr.dumps.model import Problem
 from otel_fr.dumps.nccl_ras import RasAnswer
 
 MAX_FILES = 64
-"""Most answers that are read, the newest. One of the run is enough; a folder may have those of many runs."""
+"""Most answers that are read, the newest. One answer of a run is enough, but a folder may have files of many runs."""
 
 
 def read_answers(path: Path) -> tuple[list[RasAnswer], list[Problem]]:

@@ -1,7 +1,7 @@
 """Limits the text of an incident, because it is written as JSON to every outlet at each change.
 
 A report bounds the texts of one rank, but an incident has the texts of all its ranks. For 16,384 ranks, the longest
-texts would take 2 GB. The limits leave room for ordinary texts of so many ranks.
+texts would take 2 GB. The limits leave room for ordinary texts of 16,384 ranks.
 """
 
 from __future__ import annotations

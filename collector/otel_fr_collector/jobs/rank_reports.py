@@ -20,7 +20,7 @@ from otel_fr_collector.jobs.calls import (
 
 MAX_NEW_MEMBERS = 262_144
 """Members that are read from those member lists of one report that are not cached. Further members stay unknown.
-Reading so many takes some 10 ms."""
+Reading this number takes some 10 ms."""
 
 
 def queued_of(given: rank_report.ReportedCall) -> bool | None:

@@ -24,7 +24,7 @@ from otel_fr.match.facts.stops import KILL_GRACE, cleared_away, stopped_first, s
 from otel_fr.match.model import UNENDED, Call, CallState, Ending, Evidence, Group, Rank
 
 TOGETHER = 2.0
-"""Ranks that one signal killed within so many seconds ended together: a machine, a rack or a command did it."""
+"""Ranks that one signal killed within this many seconds ended together: a machine, a rack or a command did it."""
 
 
 def ended_with(evidence: Evidence, ranks: Iterable[int], others: Iterable[int]) -> set[int]:

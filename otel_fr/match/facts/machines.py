@@ -10,7 +10,7 @@ from otel_fr.presentation import message_text, rank_list, ranks_text
 MAX_NAMED = 3
 """Machines that a sentence names one by one."""
 MAX_LOCAL = 8
-"""A sentence gives local ranks for up to so many ranks of a machine. `Finding.places` has more of them."""
+"""Most ranks of a machine whose local ranks a sentence gives. `Finding.places` has more of them."""
 
 
 class Machines:
