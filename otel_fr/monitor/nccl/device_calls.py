@@ -55,11 +55,11 @@ class Tracked(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A held call. ``untimed``: the ended call, until PyTorch's watchdog retires it and its duration is known."""
+    """A held call. ``unconfirmed``: the ended call, until the watchdog retires it or a second answer shows its end."""
 
     item: Tracked
     since_ns: int
-    untimed: Tracked | None = None
+    unconfirmed: Tracked | None = None
 
 
 class DeviceCalls:
@@ -82,7 +82,7 @@ class DeviceCalls:
         self._entries: dict[Key, Entry] = {}
         self._asked_ns = 0
         self._wall_offset_ns = 0
-        self._shows_begins = self._shows_times = False
+        self._shows_begins = False
         self._oldest: dict[str, tuple[int, int]] = {}
         self._has_news = False
 
@@ -106,7 +106,6 @@ class DeviceCalls:
         """Take an answer of the recorder: its entries, oldest first, and the time of the request; see `Snapshot`."""
         self._entries = last_of_calls(entries)
         self._shows_begins = self._shows_begins or any(entry.began for entry in entries)
-        self._shows_times = self._shows_times or any(entry.duration_s is not None for entry in entries)
         self._oldest = {entry.name.backend: (entry.record, entry.created) for entry in reversed(entries)}
         self._asked_ns, self._wall_offset_ns = asked_ns, wall_offset_ns
         self._has_news = True
@@ -162,7 +161,7 @@ class DeviceCalls:
             if now.device is None or now.record.state is not RecordState.IN_FLIGHT:
                 del self._held[record_id]
             else:
-                self._held[record_id] = held._replace(item=now)
+                self._held[record_id] = held._replace(item=now, unconfirmed=None)
             if now.device is not None:
                 self._seen[record_id] = now.device
                 if len(self._seen) > MAX_HELD:
@@ -179,8 +178,8 @@ class DeviceCalls:
         item = held.item
         record = item.record
         if not self.is_read:
-            if held.untimed is not None:
-                return held.untimed
+            if held.unconfirmed is not None:
+                return held.unconfirmed
             if record.state is not RecordState.IN_FLIGHT or record.group.id in self._went_on:
                 return None
             if item.device is None or self._is_over:
@@ -192,7 +191,7 @@ class DeviceCalls:
                 return item
             if entry is None and self._was_never_there(record):
                 return Tracked(record._replace(waited_ns=POSTED), item.gap_s, DeviceTimes(is_captured=True))
-            return held.untimed
+            return held.unconfirmed
         ended = self._monotonic(entry.ended, record)
         began = self._began(entry, item, ended)
         state = RecordState.COMPLETED if ended is not None else RecordState.IN_FLIGHT
@@ -206,17 +205,12 @@ class DeviceCalls:
             state=state, ended_ns=ended, waited_ns=seen.waited_ns, timeout_ms=entry.timeout_ms or record.timeout_ms
         )
         now = Tracked(record, item.gap_s, seen)
-        if state is RecordState.COMPLETED and self._will_have_time(entry) and held.untimed is None:
-            self._held[record.record_id] = held._replace(untimed=now)
+        if state is RecordState.COMPLETED and not entry.is_retired and held.unconfirmed is None:
+            # The recorder enters a call before it records the call's end event, and an event that was not recorded
+            # counts as over (CUDAEvent.h). The duration is also known only once the watchdog retires the call.
+            self._held[record.record_id] = held._replace(unconfirmed=now)
             return item
         return now
-
-    def _will_have_time(self, entry: Entry) -> bool:
-        """Return True if the recorder shows durations, and this call's duration follows within the watchdog's 0.1 s.
-
-        The call is then examined once more. The durations of all ranks show which rank came last on the devices.
-        """
-        return self._shows_times and entry.duration_s is None and not entry.is_retired
 
     def _began(self, entry: Entry, item: Tracked, ended: int | None) -> int | None:
         """Return the latest time at which the device may have begun the call. The recorder shows no exact time.
@@ -257,7 +251,7 @@ class DeviceCalls:
             The calls that the device does not show in flight.
         """
         left = [
-            held.untimed or held.item._replace(device=None)
+            held.unconfirmed or held.item._replace(device=None)
             for held in self._held.values()
             if held.item.record.state is RecordState.UNKNOWN
         ]
