@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +26,9 @@ ENDPOINT_SECONDS = 60.0
 """Shortest time between two messages about an endpoint that does not answer."""
 EXPLAIN_SECONDS = 8.0
 """How long the monitor waits at its end for such a message. Two endpoints may be probed for it."""
+
+STUCK_SECONDS = 0.2
+"""How long a message waits for room in a full pipe."""
 
 OnTrouble = Callable[[str, bool], bool]
 """Called for each message of an exporter, with the name of the exporter's thread, and True if the server does not know
@@ -94,6 +97,13 @@ class _Formatter(logging.Formatter):
         return super().formatMessage(record)
 
 
+class _Output:
+    """Standard error. Whoever reads it may have stopped, but the monitor must continue: then messages are dropped."""
+
+    def write(self, text: str) -> None:
+        write(2, text.encode("utf-8", "replace"), STUCK_SECONDS)
+
+
 class _Once(logging.Filter):
     """Passes only the first message. The SDK logs one for each bad item whenever it reads a variable."""
 
@@ -106,7 +116,7 @@ class _Once(logging.Filter):
 
 def configure(rank: int) -> logging.Handler:
     """Send warnings and errors of this process to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_Output())
     handler.setFormatter(_Formatter(f"otel-fr[rank {rank}]: %(message)s"))
     for name in ("opentelemetry.sdk.resources", "opentelemetry.util.re"):
         logging.getLogger(name).addFilter(_Once())
@@ -133,6 +143,20 @@ def watch_exporters(handler: logging.Handler, on_trouble: OnTrouble, explain: Ca
     for name in ("grpc.exporter", "http.trace_exporter", "http._log_exporter", "http.metric_exporter"):
         # The SDK drops equal messages of the same minute, which would hide that the endpoint does not answer.
         logging.getLogger(f"opentelemetry.exporter.otlp.proto.{name}").filters.clear()
+
+
+def write(handle: int, data: bytes, seconds: float) -> None:
+    """Write to a file, a terminal or a pipe. If a pipe has no room for ``seconds``, drop the rest.
+
+    Raises:
+        OSError: nobody can read the data.
+    """
+    poll = select.poll()
+    poll.register(handle, select.POLLOUT)
+    for start in range(0, len(data), select.PIPE_BUF):
+        if not poll.poll(max(0.0, seconds) * 1000):
+            return
+        os.write(handle, data[start : start + select.PIPE_BUF])  # a pipe with room takes as much without waiting
 
 
 def close_input_and_output() -> None:

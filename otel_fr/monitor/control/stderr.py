@@ -8,6 +8,8 @@ import select
 import threading
 import time
 
+from otel_fr.monitor import logs
+
 HOLD_SECONDS = 30.0
 """Longest time for which a rank's standard error stays open for the verdict, if it is a pipe. The verdict takes a
 second on an idle machine, and a busy machine gets more time. The job itself is not delayed."""
@@ -33,14 +35,10 @@ class Stderr:
     def write(self, line: str) -> None:
         """Write a line, unless standard error is closed. If the reader does not read, this blocks until the close."""
         with self._lock:
-            if self._handle is None:
-                return
-            poll = select.poll()
-            poll.register(self._handle, select.POLLOUT)  # in a pipe, PIPE_BUF bytes can then be written without waiting
-            with contextlib.suppress(OSError):
-                if poll.poll(max(0.0, self.left()) * 1000):
-                    data = line.encode("utf-8", "replace")[: select.PIPE_BUF - 1]
-                    os.write(self._handle, data + b"\n")
+            if self._handle is not None:
+                data = line.encode("utf-8", "replace")[: select.PIPE_BUF - 1]
+                with contextlib.suppress(OSError):
+                    logs.write(self._handle, data + b"\n", self.left())
 
     def close(self) -> None:
         self._timer.cancel()
