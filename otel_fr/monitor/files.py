@@ -66,7 +66,7 @@ class Files:
         run.groups.refresh()
         named = partial(dumping.paths, self._config, run.identity, run.groups.backends)
         if (of_fault or reason in _ASKED_FOR) and any("nccl" in backend for backend in run.groups.backends):
-            self._ras.ask(named()[0][0].parent, time.monotonic(), run.identity.run_id)
+            self._ras.ask(lambda: named()[0][0].parent, time.monotonic(), run.identity.run_id)
         info = dumping.rank_info(self._reporter)
         if self.exit is not None:
             info["exit"] = rank_report.to_object(self.exit)

@@ -162,11 +162,11 @@ class RasWatch:
         self._thread: threading.Thread | None = None
         self._told: tuple[RasAnswer, Sequence[str], float, str] | None = None
 
-    def ask(self, folder: Path, now: float, run: str = "") -> None:
+    def ask(self, folder: Callable[[], Path], now: float, run: str = "") -> None:
         """Ask RAS, because there is a fault. Never waits.
 
         Args:
-            folder: folder of the flight-recorder files.
+            folder: returns the folder of the flight-recorder files. Called in the thread: storage may not answer.
             now: monotonic seconds.
             run: id of the run in which the fault is.
         """
@@ -197,7 +197,7 @@ class RasWatch:
         answer, diagnostics, asked, _ = told
         return essence(answer, max(0.0, now - asked), diagnostics)
 
-    def _run(self, address: tuple[str, int], folder: Path, run: str) -> None:
+    def _run(self, address: tuple[str, int], find: Callable[[], Path], run: str) -> None:
         try:
             asked = time.monotonic()
             data = ask_ras(address)
@@ -205,6 +205,7 @@ class RasWatch:
                 raise RasError("the answer is incomplete")
             if not names_process(data, self._pid):
                 raise RasError("the answer is of another job")
+            folder = find()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             name = f"{RAS_FILE}{socket.gethostname()}"
             with replacing(folder / f"{name}.json") as file:

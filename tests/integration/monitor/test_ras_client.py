@@ -38,7 +38,7 @@ def server() -> Iterator[RasServer]:
 
 def asked(server: RasServer, folder: Path, pid: int = PID) -> RasWatch:
     watch = RasWatch(server.address, pid, lambda _: True)
-    watch.ask(folder, 100.0)
+    watch.ask(lambda: folder, 100.0)
     watch.wait(30)
     return watch
 
@@ -100,7 +100,7 @@ def test_an_answer_about_the_run_before_is_saved_and_not_told(server: RasServer,
     """Its communicators do not exist any more."""
     watch = RasWatch(server.address, PID, lambda _: True)
     for run, now in (("run 0", 100.0), ("run 1", 101.0 + PAUSE)):
-        watch.ask(tmp_path, now, run)
+        watch.ask(lambda: tmp_path, now, run)
         watch.wait(30)
         assert (watch.take(time.monotonic(), "run 1") is None) == (run == "run 0")
     assert any(tmp_path.glob("otel_fr_nccl_ras_*.json"))
@@ -116,14 +116,14 @@ def test_a_large_answer_is_saved_and_not_told(
 
 def test_it_is_asked_at_most_once_a_minute_and_by_one_monitor(server: RasServer, tmp_path: Path) -> None:
     watch = asked(server, tmp_path)
-    watch.ask(tmp_path, 100.0 + PAUSE / 2)
+    watch.ask(lambda: tmp_path, 100.0 + PAUSE / 2)
     watch.wait(30)
     assert server.commands.count("STATUS") == 1
-    watch.ask(tmp_path, 101.0 + PAUSE)
+    watch.ask(lambda: tmp_path, 101.0 + PAUSE)
     watch.wait(30)
     assert server.commands.count("STATUS") == 2
     other = RasWatch(server.address, PID, lambda _: False)
-    other.ask(tmp_path, 100.0)
+    other.ask(lambda: tmp_path, 100.0)
     other.wait(30)
     assert server.commands.count("STATUS") == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.monitor import watch
+from otel_fr.monitor import dumping, watch
 from otel_fr.monitor.control.link import Link
+from otel_fr.monitor.files import REASON_REQUEST
 from otel_fr.monitor.process.ending import RankProcess
 from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.reporter import Reporter
@@ -78,3 +80,20 @@ def test_the_file_of_the_run_before_is_not_reported_as_one_of_the_next_run(watch
     watched.writer.set_meta({"run_id": "run 1", "session": 1})
     watched.monitor._tick()
     assert not files.last
+
+
+def test_storage_that_does_not_answer_does_not_stop_the_loop(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of files depend on which files there are."""
+    looking: set[str] = set()
+    looked = threading.Event()
+
+    def paths(*_: object) -> list[tuple[Path, dumping.Format]]:
+        looking.add(threading.current_thread().name)
+        looked.set()
+        return []
+
+    monkeypatch.setattr(dumping, "paths", paths)
+    watched.add_group(0, backend="nccl")
+    watched.monitor._files.write(REASON_REQUEST, of_fault=True)
+    assert looked.wait(60.0)
+    assert looking == {"otel-fr-dump"}
