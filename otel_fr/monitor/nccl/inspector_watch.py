@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import stat
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -18,6 +19,8 @@ _log = logging.getLogger("otel_fr.monitor")
 
 SECONDS: Final = 1.0
 """Time between two looks."""
+LOOK_SECONDS: Final = 0.5
+"""How long a step waits for its look. The file may be on a file server that does not answer."""
 STEP_BYTES: Final = 512 << 10
 """Most bytes read in one look: 1,000 to 2,500 calls, which take at most 25 ms of CPU time."""
 MAX_BEHIND: Final = 8 << 20
@@ -47,7 +50,7 @@ def inspector_file(env: Mapping[str, str], pid: int) -> Path | None:
 
 
 class InspectorWatch:
-    """Reads new lines of one file. A step never raises, and reads at most `STEP_BYTES`.
+    """Reads new lines of one file in a thread. A step never raises, and reads at most `STEP_BYTES`.
 
     Args:
         path: the file, which need not exist yet; None: there is no file to follow.
@@ -62,6 +65,8 @@ class InspectorWatch:
         self._reader = LineReader()
         self._partial = b""
         self._look_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._found: list[DeviceCall] = []
 
     def step(self, now: float, *, at_once: bool = False) -> None:
         """Read new lines, once a second.
@@ -70,11 +75,21 @@ class InspectorWatch:
             now: monotonic seconds.
             at_once: read now, however recent the last look was.
         """
-        if self._path is None or (now < self._look_at and not at_once):
+        is_late = self._thread is not None and self._thread.is_alive()
+        if self._path is None or is_late or (now < self._look_at and not at_once):
             return
         self._look_at = now + SECONDS
+        self._thread = threading.Thread(target=self._look, args=(self._path,), name="otel-fr-inspector", daemon=True)
+        self._thread.start()
+        self._thread.join(LOOK_SECONDS)
+        if not self._thread.is_alive():
+            found, self._found = self._found, []
+            for call in found:
+                self._take(call)
+
+    def _look(self, path: Path) -> None:
         try:
-            self._read(self._path)
+            self._read(path)
         except OSError as error:
             _log.info("stopped reading the file of NCCL Inspector: %s", error)
             self.close()
@@ -111,7 +126,7 @@ class InspectorWatch:
         for line in lines:
             call = self._reader.read(line)
             if call is not None:
-                self._take(call)
+                self._found.append(call)
 
 
 def _open(path: Path) -> BinaryIO:

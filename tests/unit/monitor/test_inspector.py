@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -90,6 +91,26 @@ def test_a_file_that_cannot_be_read_ends_the_watch_and_raises_nothing(tmp_path: 
     (tmp_path / "h-pid1.log").mkdir()
     follower = Follower(tmp_path / "h-pid1.log")
     assert follower.look() == follower.look() == []
+
+
+def test_storage_that_does_not_answer_does_not_stop_the_monitor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "h-pid1.log"
+    path.write_text(text([HEAD, call("AllReduce", 0, SIZE, 500)]))
+    follower, answers, read = Follower(path), threading.Event(), module._open
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_open", lambda found: answers.wait() and read(found))
+    for _ in range(3):
+        stepping = threading.Thread(target=follower.look, daemon=True)
+        stepping.start()
+        stepping.join(60.0)
+        assert not stepping.is_alive()
+    answers.set()
+    assert follower.watch._thread is not None
+    follower.watch._thread.join()
+    monkeypatch.setattr(module, "LOOK_SECONDS", 60.0)
+    assert follower.look() == [0]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless device", "file of another user"])
