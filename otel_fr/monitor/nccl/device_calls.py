@@ -237,8 +237,11 @@ class DeviceCalls:
         return first == 0 or is_newer
 
     def _is_of(self, entry: Entry, record: Record) -> bool:
-        if entry.created - self._wall_offset_ns < record.issued_ns - _EARLIER_NS:
-            return False  # belongs to an earlier group of this name
+        # An entry that is too early belongs to an earlier group of this name. But of a call that was shown in flight,
+        # the entry is known, and the wall clock may have been set since.
+        is_known = record.state is RecordState.IN_FLIGHT
+        if not is_known and entry.created - self._wall_offset_ns < record.issued_ns - _EARLIER_NS:
+            return False
         return entry.ends_batch or family(entry.operation) == family(record.signature.operation)
 
     def _monotonic(self, wall_ns: int, record: Record) -> int | None:
