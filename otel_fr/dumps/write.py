@@ -35,6 +35,8 @@ class TakenError(Exception):
 def is_ours(path: Path) -> bool:
     """Return whether otel-fr wrote the file. False if something else did, or if there is no file."""
     try:
+        if not path.is_file():  # a pipe or a device would block
+            return False
         with path.open("rb") as file:
             start = file.read(len(_PICKLE_START))
     except OSError:

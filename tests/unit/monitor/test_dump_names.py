@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from pathlib import Path
 from queue import Empty
@@ -85,6 +86,16 @@ def test_each_quorum_has_its_own_file(tmp_path: Path, prefix: str, backend: str,
 def test_a_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "trace_3").write_bytes(b"\x80\x02}q\x00X\x07\x00\x00\x00entries")
     assert names(Config(dump_prefix=str(tmp_path / "trace_"))) == [f"{tmp_path}/otel_fr_trace_3"]
+
+
+def test_a_pipe_of_that_name_is_not_opened(tmp_path: Path) -> None:
+    """Other users may create one in /tmp. To open it would wait for a writer, without end."""
+    os.mkfifo(tmp_path / "trace_3")
+    found: list[str] = []
+    naming = threading.Thread(target=lambda: found.extend(names(Config(dump_prefix=f"{tmp_path}/trace_"))), daemon=True)
+    naming.start()
+    naming.join(10.0)
+    assert found == [f"{tmp_path}/otel_fr_trace_3"]
 
 
 def test_a_whole_name_has_no_rank_added(tmp_path: Path) -> None:
