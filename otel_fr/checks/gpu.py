@@ -13,6 +13,8 @@ from otel_fr.checks.model import Outcome, Status
 _MIB: Final = 1 << 20
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _DEVICE_FILES: Final = "/dev/nvidia[0-9]*"
+_NOT_SUPPORTED: Final = 3
+"""NVML_ERROR_NOT_SUPPORTED (nvml.h), the answer of a GPU without memory of its own, such as a DGX Spark's."""
 
 
 def load_nvml() -> Any:
@@ -48,7 +50,7 @@ def check_gpus(expected: int | None, nvml: Callable[[], Any] = load_nvml) -> Out
     count = int(library.nvmlDeviceGetCount())
     for index in range(count):
         try:
-            library.nvmlDeviceGetMemoryInfo(library.nvmlDeviceGetHandleByIndex(index))
+            _used(library, library.nvmlDeviceGetHandleByIndex(index))
         except Exception as error:  # noqa: BLE001 - as above
             return Outcome(Status.FAILED, f"GPU {index} does not answer: {error}")
     if expected is not None and count != expected:
@@ -85,7 +87,10 @@ def check_memory(
         return Outcome(Status.SKIPPED, "no GPU here")
     end = clock() + timeout
     while True:
-        used = {name: library.nvmlDeviceGetMemoryInfo(handle).used / _MIB for name, handle in handles.items()}
+        looks = {name: _used(library, handle) for name, handle in handles.items()}
+        used = {name: amount for name, amount in looks.items() if amount is not None}
+        if not used:
+            return Outcome(Status.SKIPPED, "no GPU here has memory of its own")
         full = {name: amount for name, amount in used.items() if amount > tolerance_mb}
         if not full:
             return Outcome(Status.OK, f"at most {max(used.values()):.0f} MiB in use on {len(used)} GPUs")
@@ -110,6 +115,16 @@ def _visible(library: Any, visible: str | None) -> dict[str, Any]:
         except Exception:  # noqa: BLE001 - CUDA ignores an unknown name and all names after it
             break
     return found
+
+
+def _used(library: Any, handle: Any) -> float | None:
+    """Return the MiB in use on a GPU; None: it has no memory of its own."""
+    try:
+        return float(library.nvmlDeviceGetMemoryInfo(handle).used) / _MIB
+    except Exception as error:
+        if getattr(error, "value", None) == _NOT_SUPPORTED:
+            return None
+        raise
 
 
 def _users(library: Any, handle: Any) -> str:

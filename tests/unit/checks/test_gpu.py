@@ -14,9 +14,18 @@ from otel_fr.checks.model import Outcome, Status
 MIB = 1 << 20
 
 
+class NotSupportedError(Exception):
+    """As ``pynvml.NVMLError_NotSupported``."""
+
+    value = 3
+
+
 @dataclass
 class FakeNvml:
-    """As many GPUs as there are lists; each look at one takes the next number of MiB in use, and the last again."""
+    """As many GPUs as there are lists; each look at one takes the next number of MiB in use, and the last again.
+
+    A GPU with an empty list has no memory of its own.
+    """
 
     used: list[list[float]]
     broken: int | None = None
@@ -37,6 +46,8 @@ class FakeNvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
         own = self.used[handle]
+        if not own:
+            raise NotSupportedError
         return SimpleNamespace(used=int((own.pop(0) if len(own) > 1 else own[0]) * MIB))
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:
@@ -101,3 +112,9 @@ def test_only_the_gpus_of_this_job_are_looked_at(now: list[float]) -> None:
     assert memory(busy, now, CUDA_VISIBLE_DEVICES="").status is Status.SKIPPED
     assert memory(busy, now, CUDA_VISIBLE_DEVICES="0,9,1").status is Status.OK
     assert memory(busy, now, CUDA_VISIBLE_DEVICES="1").status is Status.FAILED
+
+
+def test_a_gpu_without_memory_of_its_own_answers(now: list[float]) -> None:
+    assert check_gpus(1, lambda: FakeNvml([[]])) == (Status.OK, "1 answer")
+    assert memory(FakeNvml([[]]), now).status is Status.SKIPPED
+    assert memory(FakeNvml([[], [300]]), now) == (Status.OK, "at most 300 MiB in use on 1 GPUs")
