@@ -17,7 +17,7 @@ from otel_fr.monitor import logs
 from otel_fr.monitor.control.client import ControlClient
 from otel_fr.monitor.control.link import Link
 from otel_fr.monitor.process.ending import RankProcess
-from otel_fr.monitor.ring.cleanup import remove_stale_rings
+from otel_fr.monitor.ring.cleanup import keep_ring, remove_stale_rings
 from otel_fr.monitor.telemetry.endpoint_probe import EndpointTrouble
 from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.reporter import Reporter
@@ -112,6 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = options.ring.parent
     control = None if target is None else _control(target, reporter, exporter, wake.set, not_offered, folder)
     link = Link(options.fd) if options.fd >= 0 else None
+    keep_ring(options.ring)
     remove_stale_rings(folder)
     process = RankProcess(reader.pid, reader.pid_start_ns, options.pidfd if options.pidfd >= 0 else None)
     monitor = Monitor(

@@ -125,7 +125,7 @@ class Node:
         here."""
         found, space = [], pid_namespace()
         for path in self._members():
-            if space and not _is_free(path):
+            if space and not is_free(path):
                 with contextlib.suppress(OSError, ValueError):
                     pid, theirs, *_ = _read(path).split()
                     found += [int(pid)] if theirs == space else []
@@ -183,7 +183,7 @@ class Node:
         with self._door():
             if self._own is not None:
                 os.ftruncate(self._own, 0)
-            return all(_is_free(path) or not _read(path) for path in self._members())
+            return all(is_free(path) or not _read(path) for path in self._members())
 
     def leave(self, *, patient: bool = True) -> bool:
         """Stop being a member. Return True for the last monitor of the run here.
@@ -196,7 +196,7 @@ class Node:
             if self._own is not None:
                 os.close(self._own)
                 self._own = None
-            return all(_is_free(path) for path in self._members())
+            return all(is_free(path) for path in self._members())
 
     def _wait_for_others(self) -> None:
         deadline = time.monotonic() + JOIN_SECONDS
@@ -234,8 +234,8 @@ class Node:
             os.close(door)
 
 
-def _is_free(path: Path) -> bool:
-    """Return True if no living monitor has locked this file."""
+def is_free(path: Path) -> bool:
+    """Return True if no living monitor has locked this file, or it cannot be opened."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -260,5 +260,5 @@ def _remove_old(base: Path, but: Path) -> None:
         for folder in base.glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):
                 is_old = time.time() - folder.stat().st_mtime > KEEP_SECONDS
-                if folder != but and is_old and all(_is_free(path) for path in folder.glob(f"{_MEMBER}*")):
+                if folder != but and is_old and all(is_free(path) for path in folder.glob(f"{_MEMBER}*")):
                     shutil.rmtree(folder, ignore_errors=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from otel_fr.monitor.control.node import is_free
 from otel_fr.ring import ProcessState, RingFormatError, RingReader, pid_namespace
 from otel_fr.torch_recorder import SOCKET_KEY
 
@@ -17,6 +19,15 @@ KEEP_SECONDS = 7 * 86_400.0
 through a mapping may not change this time, so the file of a long job can be much newer than it seems."""
 
 _NAME = re.compile(r"rank\d+-(\d+)\.ring(\.\d+)?(\.stacks|\.recorder)?")
+
+
+def keep_ring(ring: Path) -> None:
+    """Keep other monitors from removing this ring and the files beside it, until this process ends.
+
+    Containers may share a folder of rings. A rank of another container seems to have ended, because its pid is unknown.
+    """
+    with contextlib.suppress(OSError):
+        fcntl.flock(os.open(ring, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_SH)
 
 
 def remove_stale_rings(folder: Path, now: float | None = None) -> int:
@@ -36,8 +47,9 @@ def remove_stale_rings(folder: Path, now: float | None = None) -> int:
                 if match is None or _alive(int(match[1])):
                     continue
                 if now - path.stat().st_mtime > KEEP_SECONDS:
-                    path.unlink()
-                    removed += 1
+                    if is_free(path.with_name(path.name.removesuffix(match[3] or ""))):
+                        path.unlink()
+                        removed += 1
                 elif match[3] is None and _ended_cleanly(path):
                     path.unlink()
                     for kind in (".stacks", ".recorder"):

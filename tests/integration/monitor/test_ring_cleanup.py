@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.monitor.ring.cleanup import KEEP_SECONDS, remove_stale_rings
+from otel_fr.monitor.ring.cleanup import KEEP_SECONDS, keep_ring, remove_stale_rings
 from otel_fr.ring import ProcessState, RingWriter, pid_namespace
 
 
@@ -63,6 +63,17 @@ def test_the_ring_that_a_monitor_still_reads_is_kept(tmp_path: Path) -> None:
     writer.set_state(ProcessState.CLEAN)
     assert remove_stale_rings(writer.path.parent) == 0
     assert writer.path.exists()
+
+
+def test_old_files_are_kept_while_their_rank_has_a_monitor(tmp_path: Path) -> None:
+    """The rank may be in another container, and runs longer than files are kept."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    ring = tmp_path / f"rank0-{ended.pid}.ring"
+    for path in (ring, ring.with_suffix(".ring.stacks"), ring.with_suffix(".ring.recorder")):
+        path.touch()
+    keep_ring(ring)
+    assert remove_stale_rings(tmp_path, time.time() + KEEP_SECONDS + 60) == 0
 
 
 def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
