@@ -123,9 +123,9 @@ class Monitor:
 
     # ---- called from elsewhere
 
-    def is_first(self, what: str) -> bool:
-        """Return True for only one of this machine's monitors, which logs ``what``. May be called on any thread."""
-        return self._verdict.node.is_first(what)
+    def is_first(self, what: str, every: float = 0.0) -> bool:
+        """Return True for only one of this machine's monitors; see `Node.is_first`. May be called on any thread."""
+        return self._verdict.node.is_first(what, every)
 
     def dump_signal(self, _number: int, _frame: object) -> None:
         """Signal handler: write the flight-recorder file."""

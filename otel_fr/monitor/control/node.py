@@ -70,6 +70,7 @@ class Node:
         self._rank, self._size, self._pid = rank, size, pid
         self._processes: dict[str, tuple[int, int, int]] = {}
         self._own: int | None = None
+        self._said: dict[str, Path] = {}
 
     def join(self) -> None:
         """Become a member of the run's monitors, until `leave` or the end of this process."""
@@ -110,14 +111,24 @@ class Node:
                 return node, size
         return None
 
-    def is_first(self, what: str) -> bool:
-        """Return True for the first monitor that passes this text, and for all if the monitors cannot agree."""
+    def is_first(self, what: str, every: float = 0.0) -> bool:
+        """Return True for the first monitor that passes this text, and for all if the monitors cannot agree.
+
+        Args:
+            every: seconds after which a monitor can be the first again; 0: never.
+        """
+        period = int(time.time() / every) if every else 0
+        path = self._folder / f"{_SAID}{short_name(f'{what} {period}')}"
         try:
-            os.close(os.open(self._folder / f"{_SAID}{short_name(what)}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             return False
         except OSError:
             return True
+        if every:
+            before, self._said[what] = self._said.get(what), path
+            if before is not None:  # else a job of weeks would have a file for each minute
+                before.unlink(missing_ok=True)
         return True
 
     def others(self) -> list[int]:

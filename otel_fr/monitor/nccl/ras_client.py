@@ -151,10 +151,10 @@ class RasWatch:
     Args:
         address: address of RAS; None: RAS is not asked.
         pid: process id of the rank. An answer without it belongs to another job, and is dropped.
-        is_first: returns True for only one of this machine's monitors that pass the same text.
+        is_first: `otel_fr.monitor.control.node.Node.is_first`.
     """
 
-    def __init__(self, address: tuple[str, int] | None, pid: int, is_first: Callable[[str], bool]) -> None:
+    def __init__(self, address: tuple[str, int] | None, pid: int, is_first: Callable[[str, float], bool]) -> None:
         self._address = address
         self._pid = pid
         self._is_first = is_first
@@ -173,7 +173,7 @@ class RasWatch:
         if self._address is None or now < self._not_before:
             return
         self._not_before = now + PAUSE
-        if not self._is_first(f"NCCL's RAS is asked, {int(now / PAUSE)}"):
+        if not self._is_first("NCCL's RAS is asked", PAUSE):
             return
         given = self._address, folder, run
         self._thread = threading.Thread(target=self._run, args=given, name="otel-fr-ras", daemon=True)

@@ -46,17 +46,17 @@ class EndpointTrouble:
     machine.
 
     Args:
-        is_first: returns True for the first monitor of this machine that asks.
+        is_first: `otel_fr.monitor.control.node.Node.is_first`.
         is_first_node: False if a monitor of another machine names the mistake, which is the same on all machines.
     """
 
-    def __init__(self, is_first: Callable[[str], bool], *, is_first_node: bool) -> None:
+    def __init__(self, is_first: Callable[[str, float], bool], *, is_first_node: bool) -> None:
         self._is_first, self._is_first_node = is_first, is_first_node
         self._mistake = ""
 
     def explain(self, message: str) -> str:
         """Return the text to log instead of an exporter's own message; "": log nothing. May block for seconds."""
-        if not self._is_first(f"endpoint {int(time.time() / MINUTE)}"):
+        if not self._is_first("endpoint", MINUTE):
             return ""
         if not self._mistake:
             found = [_probe(signal, os.environ) for signal in {endpoint_of(one): one for one in SIGNALS}.values()]
@@ -67,7 +67,7 @@ class EndpointTrouble:
                 if refused := _NO_TOKEN.search(outage):
                     outage, check = f"telemetry is refused: {refused[1]}", _AUTHORIZE
                 return hide_password(f"{outage}; the job continues without telemetry; {check}")
-        is_news = self._is_first_node and self._is_first(self._mistake)
+        is_news = self._is_first_node and self._is_first(self._mistake, 0.0)
         return hide_password(f"{self._mistake}; {_CHECK}") if is_news else ""
 
 

@@ -37,7 +37,7 @@ def server() -> Iterator[RasServer]:
 
 
 def asked(server: RasServer, folder: Path, pid: int = PID) -> RasWatch:
-    watch = RasWatch(server.address, pid, lambda _: True)
+    watch = RasWatch(server.address, pid, lambda *_: True)
     watch.ask(lambda: folder, 100.0)
     watch.wait(30)
     return watch
@@ -98,7 +98,7 @@ def test_what_is_odd_is_told_with_its_age(server: RasServer, tmp_path: Path) -> 
 
 def test_an_answer_about_the_run_before_is_saved_and_not_told(server: RasServer, tmp_path: Path) -> None:
     """Its communicators do not exist any more."""
-    watch = RasWatch(server.address, PID, lambda _: True)
+    watch = RasWatch(server.address, PID, lambda *_: True)
     for run, now in (("run 0", 100.0), ("run 1", 101.0 + PAUSE)):
         watch.ask(lambda: tmp_path, now, run)
         watch.wait(30)
@@ -122,7 +122,7 @@ def test_it_is_asked_at_most_once_a_minute_and_by_one_monitor(server: RasServer,
     watch.ask(lambda: tmp_path, 101.0 + PAUSE)
     watch.wait(30)
     assert server.commands.count("STATUS") == 2
-    other = RasWatch(server.address, PID, lambda _: False)
+    other = RasWatch(server.address, PID, lambda *_: False)
     other.ask(lambda: tmp_path, 100.0)
     other.wait(30)
     assert server.commands.count("STATUS") == 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.monitor.control.node import KEEP_SECONDS, Node
+from otel_fr.monitor.control.node import KEEP_SECONDS, Node, run_folder
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.ring.layout import ProcessNow
 
@@ -25,6 +26,16 @@ def test_what_is_to_be_said_once_is_said_by_the_first_that_asks(tmp_path: Path) 
     assert not one.is_first("incident 1")
     assert one.is_first("incident 2")
     assert other.is_first("incident 1")
+
+
+def test_what_is_said_each_minute_leaves_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is listed each second, for as long as the job runs."""
+    nodes = [joined(tmp_path, rank) for rank in range(2)]
+    for minute in range(20):
+        monkeypatch.setattr(time, "time", lambda minute=minute: 60.0 * minute)
+        assert [node.is_first("endpoint", 60.0) for node in nodes] == [True, False]
+        nodes.reverse()
+    assert len([*run_folder(tmp_path, "run").glob("said-*")]) == 2
 
 
 def test_the_last_that_leaves_knows_that_it_is_and_who_failed(tmp_path: Path) -> None:
