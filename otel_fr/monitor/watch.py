@@ -303,10 +303,9 @@ class Monitor:
     def _step_last_flush(self, now: float) -> None:
         if self._flush_until is None or self._link is None:
             return
-        if self._recorder.is_busy and now < self._flush_until:
-            self._exporter.hurry()
-            return
-        if now >= self._flush_until or not self._exporter.pending(patient=False):
+        self._exporter.hurry()
+        is_sent = not self._recorder.is_busy and not self._exporter.pending(patient=False)
+        if is_sent or now >= self._flush_until:
             self._link.send({"ok": "bye"})
             self._flush_until = None
 

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_fr.config import Config
+from otel_fr.config import Config, SpanBatching
 from otel_fr.monitor import dumping, watch
 from otel_fr.monitor.control.link import Link
 from otel_fr.monitor.files import REASON_REQUEST
@@ -20,6 +22,7 @@ from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.monitor.wake import Wake
 from tests.support.followed_ring import FollowedRing
+from tests.support.waiting import until
 
 
 class Watched(FollowedRing):
@@ -97,3 +100,25 @@ def test_storage_that_does_not_answer_does_not_stop_the_loop(watched: Watched, m
     watched.monitor._files.write(REASON_REQUEST, of_fault=True)
     assert looked.wait(60.0)
     assert looking == {"otel-fr-dump"}
+
+
+def test_spans_that_come_during_the_last_flush_are_sent_at_once(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank waits for it. Of calls of a device, PyTorch's recorder shows the end only then."""
+    sent = threading.Event()
+
+    def send(*_: object) -> bool:
+        sent.set()
+        return True
+
+    exporter = Exporter(SimpleNamespace(send=send), None, None, SpanBatching(delay=3_600.0))  # type: ignore[arg-type]
+    monkeypatch.setattr(watched.monitor, "_exporter", exporter)
+    exporter.start()
+    watched.monitor._handle_message({"cmd": "bye"})
+    watched.monitor._step_last_flush(0.0)
+    until(lambda: not exporter._workers[0]._hurry)  # nothing is queued
+    exporter.put_spans(1, b"", Resource())
+    watched.monitor._flush_until = float("inf")
+    watched.monitor._step_last_flush(0.0)
+    assert sent.wait(60.0)
