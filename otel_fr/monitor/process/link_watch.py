@@ -30,8 +30,7 @@ class LinkWatch:
         slow: by peer's address: seconds of a round trip that was slow in the last `LOOKS` looks.
     """
 
-    def __init__(self, pid: int, local_rank: int, far: int) -> None:
-        """``far``: how many ranks may be on other machines. If there are none, connections are not examined."""
+    def __init__(self, pid: int, local_rank: int) -> None:
         self._pid = pid
         self._is_speaker = local_rank == 0
         self._own: tuple[str, ...] = ()
@@ -40,12 +39,17 @@ class LinkWatch:
         self._cost = 0.0
         # Spread the looks of the ranks of a machine.
         first = EVERY_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311 - spreads the looks
-        self._look_at = time.monotonic() + first if far > 0 else float("inf")
+        self._look_at = time.monotonic() + first
         self.slow: Mapping[str, float] = {}
 
-    def step(self, now: float) -> None:
-        """Begin a look if it is time. ``now``: monotonic seconds."""
-        if now >= self._look_at and (self._thread is None or not self._thread.is_alive()):
+    def step(self, now: float, far: int) -> None:
+        """Begin a look if it is time.
+
+        Args:
+            now: monotonic seconds.
+            far: how many ranks may be on other machines. If there are none, connections are not examined.
+        """
+        if far > 0 and now >= self._look_at and (self._thread is None or not self._thread.is_alive()):
             self._look_at = now + max(EVERY_SECONDS, self._cost / MOST_SHARE)
             self._thread = threading.Thread(target=self._look, name="otel-fr-links", daemon=True)
             self._thread.start()

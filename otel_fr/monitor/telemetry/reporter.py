@@ -80,9 +80,8 @@ class Reporter:
         self.is_to_exit = False
         identity = self.runs()[-1]
         self._enter(identity)
-        world = identity.world_size or 1
-        self._links = LinkWatch(reader.pid, identity.local_rank, world - config.local_world_size)
-        self._brief = BriefReports(world)
+        self._links = LinkWatch(reader.pid, identity.local_rank)
+        self._brief = BriefReports(identity.world_size or 1)
 
     # ---- the ring
 
@@ -291,7 +290,7 @@ class Reporter:
         if event == names.EVENT_STALLED and not run.witness.is_one:
             return
         self._memory.look(time.monotonic())
-        self._links.step(time.monotonic())
+        self._links.step(time.monotonic(), (run.identity.world_size or 1) - self._config.local_world_size)
         report = self.build(time.monotonic_ns(), stacks=stacks)
         if file and not report.decisions:  # the collector has requested the file of a rank that continues
             report = structs.replace(report, **run.history.reported(run.identity.rank, in_full=True))

@@ -19,8 +19,8 @@ OWN = ("10.0.0.1",)
 SLOW = {"10.0.0.2": 0.41234}
 
 
-def watch(local_rank: int = 1, far: int = 2) -> LinkWatch:
-    return LinkWatch(os.getpid(), local_rank, far)
+def watch(local_rank: int = 1) -> LinkWatch:
+    return LinkWatch(os.getpid(), local_rank)
 
 
 def test_what_takes_long_at_looks_in_a_row_is_told_until_it_does_not() -> None:
@@ -64,17 +64,17 @@ def test_a_look_is_made_now_and_then_if_there_are_other_machines(monkeypatch: py
 
     monkeypatch.setattr(link_watch, "read_sockets", read)
     monkeypatch.setattr(Process, "socket_inodes", lambda _: {"7"})
-    links, alone = watch(), watch(far=0)
+    links = watch()
     now = time.monotonic()
-    links.step(now)
+    links.step(now, far=2)
     assert not looks, "ranks that start together do not look together"
     for number in range(1, LOOKS + 1):
         now += EVERY_SECONDS
-        links.step(now)
-        links.step(now + 0.1)
+        links.step(now, far=0)  # for as long as all ranks are here
+        links.step(now, far=2)
+        links.step(now + 0.1, far=2)
         assert links._thread is not None
         links._thread.join()
         assert len(looks) == number
-    alone.step(now)
     assert links.slow == {"10.0.0.2": 0.4}
     assert len(looks) == LOOKS
