@@ -33,6 +33,8 @@ STUCK_SECONDS = 0.2
 OnTrouble = Callable[[str, bool], bool]
 """Called for each message of an exporter, with the name of the exporter's thread, and True if the server does not know
 the signal. Returns True if the message must not be logged."""
+_HEADERS = "opentelemetry.util.re"
+"""The SDK's logger for OTEL_EXPORTER_OTLP_HEADERS."""
 _REFUSED = (grpc.StatusCode.UNIMPLEMENTED, 404, 405, "404", "405")
 """Answers of a server that does not know a signal, over gRPC and HTTP, as exporters log them."""
 
@@ -105,11 +107,16 @@ class _Output:
 
 
 class _Once(logging.Filter):
-    """Passes only the first message. The SDK logs one for each bad item whenever it reads a variable."""
+    """Passes only the first message. The SDK logs one for each bad item whenever it reads a variable.
+
+    A bad header is left out of the message, because headers contain tokens.
+    """
 
     _is_first = True
 
-    def filter(self, _: logging.LogRecord) -> bool:
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == _HEADERS:
+            record.args = ("...",)
         is_first, self._is_first = self._is_first, False
         return is_first
 
@@ -118,7 +125,7 @@ def configure(rank: int) -> logging.Handler:
     """Send warnings and errors of this process to standard error."""
     handler = logging.StreamHandler(_Output())
     handler.setFormatter(_Formatter(f"otel-fr[rank {rank}]: %(message)s"))
-    for name in ("opentelemetry.sdk.resources", "opentelemetry.util.re"):
+    for name in ("opentelemetry.sdk.resources", _HEADERS):
         logging.getLogger(name).addFilter(_Once())
     root = logging.getLogger()
     root.handlers[:] = [handler]

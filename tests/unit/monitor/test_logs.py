@@ -37,6 +37,13 @@ def test_a_message_is_one_line_that_a_terminal_does_not_act_on(written: Callable
     assert written() == "otel-fr[rank 3]: rank 1 left pg\ufffd[41m\ufffd INCIDENT fake: rank 7\n"
 
 
+def test_no_message_shows_a_token_in_a_header_that_the_sdk_cannot_read(written: Callable[[], str]) -> None:
+    parse_env_headers("Authorization: Bearer hR6uCw2J", liberal=True)
+    said = written()
+    assert "Header format invalid" in said
+    assert "hR6uCw2J" not in said
+
+
 def test_what_is_long_is_cut_and_bad_items_of_a_variable_are_one_line(
     written: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,7 +54,7 @@ def test_what_is_long_is_cut_and_bad_items_of_a_variable_are_one_line(
     logging.getLogger("otel_fr.monitor").warning("no room for job %s", 9_000 * "j")
     of_attribute, of_header, of_job = written().splitlines()
     assert "one" in of_attribute
-    assert "one" in of_header
+    assert "Header format invalid" in of_header
     assert len(of_job) < logs.MAX_MESSAGE + 100
 
 
