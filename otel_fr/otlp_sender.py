@@ -155,10 +155,12 @@ def endpoint_mistake(signal: Signal, env: Mapping[str, str] = os.environ) -> str
     try:
         parts = urlparse(url)
         port = parts.port
-    except ValueError as error:
-        return f"{written}: {error}"
+    except ValueError:  # its text may quote a part of a password
+        return f"{written}: its host or port cannot be read"
     if parts.scheme not in ("http", "https"):
         return f"{written} has an unknown scheme: write http://{parts.netloc} (https:// if the server uses TLS)"
+    if is_grpc and "@" in parts.netloc:
+        return f"{written} has credentials, which gRPC does not send: they go into OTEL_EXPORTER_OTLP_HEADERS"
     if is_grpc and port == 4318:
         return f"{written} is used with gRPC, but port 4318 is for HTTP: {_OTHER_PROTOCOL['grpc']}"
     if not is_grpc and port == 4317:

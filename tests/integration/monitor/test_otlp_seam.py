@@ -138,7 +138,9 @@ def test_protocol_of_the_traces(env: dict[str, str], protocol: str) -> None:
         ("http://h:4317", "http/protobuf", "use port 4318, or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"),
         ("h:4317", "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT=h:4317 has no scheme: write http://h:4317 (https://"),
         ("grpc://h:4317", "grpc", "write http://h:4317 (https://"),
-        ("http://h:port", "grpc", "Port could not be cast"),
+        ("http://h:port", "grpc", "its host or port cannot be read"),
+        ("http://me:secret@h:4317", "grpc", "has credentials, which gRPC does not send"),
+        ("http://me:secret@h:4318", "http/protobuf", ""),
         ("", "grpc", ""),
     ],
 )

@@ -99,7 +99,11 @@ def test_no_text_shows_the_password_of_a_url(url: str) -> None:
     asked = advice.find("job", 0.0, "", {"OTEL_FR_COLLECTOR": url})
     for outcome in (of_endpoint, asked):
         assert "://...@host" in outcome.text
-    for outcome in (of_endpoint, asked, check_clock(url, 1.0, 1.0), check_endpoint(url, 1.0, {})):
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
+    of_url = [
+        check_endpoint(url, 1.0, given) for given in ({}, env, env | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"})
+    ]
+    for outcome in (of_endpoint, asked, check_clock(url, 1.0, 1.0), *of_url):
         assert "secret" not in outcome.text
 
 
