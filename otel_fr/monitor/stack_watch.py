@@ -126,7 +126,7 @@ class StackWatch:
             known = self._reporter.known_stacks()
             if known is not None and not parts_of(known.text)[1]:
                 self._look_at_native(now)
-        self._step_native()
+        self._step_native(now)
 
     def _step_python(self, now: float) -> None:
         if self._request is None or self._look is None:
@@ -163,10 +163,11 @@ class StackWatch:
         self._native_at = now
         self._native = NativeLook(self._process.pid, self._reporter.run.tail.caller[1])
 
-    def _step_native(self) -> None:
-        if self._native is None or self._native.result is None:
+    def _step_native(self, now: float) -> None:
+        is_late = now - self._native_at >= NATIVE_EVERY_SECONDS  # in the kernel, py-spy may wait where nothing ends it
+        if self._native is None or (self._native.result is None and not is_late):
             return
-        found, self._native = self._native.result, None
+        found, self._native = self._native.result or Native(error="no answer in time"), None
         if found.error:
             _log.debug("no native stacks: %s", found.error)
         if self._add(found):

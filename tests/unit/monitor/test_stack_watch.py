@@ -17,7 +17,7 @@ from otel_fr.config import Config
 from otel_fr.monitor import stack_watch
 from otel_fr.monitor.process.connections import NO_CONNECTIONS
 from otel_fr.monitor.process.ending import RankProcess
-from otel_fr.monitor.stack_watch import REASON_STALL, StackWatch
+from otel_fr.monitor.stack_watch import NATIVE_EVERY_SECONDS, REASON_STALL, StackWatch
 from otel_fr.monitor.telemetry.export import Exporter
 from otel_fr.monitor.telemetry.reporter import Reporter
 from tests.support.followed_ring import FollowedRing
@@ -38,6 +38,19 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     monkeypatch.setattr(stack_watch, "Look", lambda *_: known)
     with closing(Rig(tmp_path)) as rig:
         yield rig
+
+
+def test_native_stacks_that_never_come_are_not_awaited_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that has passed a limit is ended once its stacks are known."""
+    monkeypatch.setattr(stack_watch, "NativeLook", lambda *_: SimpleNamespace(result=None))
+    rig.watch._takes_native = True
+    now = time.monotonic()
+    rig.watch.ask(names.EVENT_OVERDUE, now)
+    for seconds in (0.0, NATIVE_EVERY_SECONDS - 1.0):
+        rig.watch.step(now + seconds)
+        assert rig.watch.is_busy
+    rig.watch.step(now + NATIVE_EVERY_SECONDS)
+    assert not rig.watch.is_busy
 
 
 @pytest.mark.parametrize("later", [names.EVENT_STACKS, names.EVENT_OVERDUE])
