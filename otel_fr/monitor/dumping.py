@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.places import runs_folder
 from otel_fr.dumps.write import DumpContents, TakenError, is_ours, write_dump
 from otel_fr.monitor.control.node import short_name
+from otel_fr.monitor.control.pace import Pace
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.telemetry.reporter import Reporter
 from otel_fr.ring import RingFormatError, RingReader
@@ -31,6 +32,9 @@ Format = Literal["pickle", "json"]
 
 MIN_SECONDS = 1.0
 """Shortest time between two files, except for urgent ones."""
+PATIENT_SHARE, PATIENT_SECONDS = 0.01, 3.0
+"""Largest share of a processor that files for patient requests take in the long run, and CPU seconds at once. A program
+may catch a failed call every second, for as long as it runs, and a file takes up to a second."""
 SESSION = "session"
 """Key in the ring's meta and in each file: number of earlier runs of the process."""
 
@@ -141,6 +145,7 @@ class Request:
         info: describes the rank; see `rank_info`.
         names: returns `paths` of the rank for a ``number``.
         urgent: write at once, without the minimum interval.
+        patient: wait until `PATIENT_SHARE` allows another file.
         devices: see `DumpContents.from_ring`.
     """
 
@@ -149,6 +154,7 @@ class Request:
     names: Callable[[int], list[tuple[Path, Format]]]
     urgent: bool = False
     devices: Mapping[int, DeviceTimes] = field(default_factory=dict)
+    patient: bool = False
 
 
 class Dumper:
@@ -172,13 +178,15 @@ class Dumper:
         self._request: Request | None = None
         self._working = False
         self._last = float("-inf")
+        self._pace = Pace(PATIENT_SHARE, PATIENT_SECONDS, time.monotonic())
         self.results: SimpleQueue[Result] = SimpleQueue()
         threading.Thread(target=self._run, name="otel-fr-dump", daemon=True).start()
 
     def request(self, wanted: Request) -> None:
         """Write files soon. A newer request replaces one that waits."""
         with self._wake:
-            self._request = wanted
+            is_patient = wanted.patient and (self._request is None or self._request.patient)
+            self._request = replace(wanted, patient=is_patient)
             self._wake.notify()
 
     def busy(self) -> bool:
@@ -192,11 +200,13 @@ class Dumper:
                     self._wake.wait(None if self._request is None else MIN_SECONDS / 4)
                 request, self._request = self._request, None
                 self._working = True
+            begun = time.thread_time()
             try:
                 results = self._write(request)
             except Exception as error:  # noqa: BLE001 - the thread must serve the next request
                 results = [Result(request.reason, self._ring, f"{type(error).__name__}: {error}")]
             self._last = time.monotonic()
+            self._pace.spend(time.thread_time() - begun, self._last)
             with self._wake:
                 self._working = False
                 for result in results:
@@ -204,7 +214,9 @@ class Dumper:
             self._on_result()
 
     def _due(self, request: Request) -> bool:
-        return request.urgent or time.monotonic() - self._last >= MIN_SECONDS
+        now = time.monotonic()
+        is_free = not request.patient or not self._pace.wait(now)
+        return request.urgent or (is_free and now - self._last >= MIN_SECONDS)
 
     def _write(self, request: Request) -> list[Result]:
         files = request.names(1)

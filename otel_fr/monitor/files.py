@@ -58,8 +58,13 @@ class Files:
         self.last = ""
         self.exit: ReportedExit | None = None
 
-    def write(self, reason: str, *, urgent: bool = False, of_fault: bool = False) -> None:
-        """Write the file soon. ``of_fault``: it shows a fault. A newer file replaces it once the fault is over."""
+    def write(self, reason: str, *, urgent: bool = False, of_fault: bool = False, patient: bool = False) -> None:
+        """Write the file soon.
+
+        Args:
+            urgent, patient: see `dumping.Request`.
+            of_fault: it shows a fault. A newer file replaces it once the fault is over.
+        """
         run = self._reporter.run
         self._recovery.note_file(run.moved_ns, of_fault)
         self._quorum = run.identity.quorum
@@ -70,7 +75,7 @@ class Files:
         info = dumping.rank_info(self._reporter)
         if self.exit is not None:
             info["exit"] = rank_report.to_object(self.exit)
-        self._dumper.request(dumping.Request(reason, info, named, urgent, self._reporter.devices.seen()))
+        self._dumper.request(dumping.Request(reason, info, named, urgent, self._reporter.devices.seen(), patient))
 
     def step(self, situation: rules.Situation) -> None:
         """Replace the file if the fault that it shows is over."""

@@ -192,7 +192,7 @@ class Monitor:
         now = now_ns / 1e9
         situation = reporter.situation(now_ns)
         if failed:
-            self._files.write(REASON_FAILED, of_fault=True)
+            self._files.write(REASON_FAILED, of_fault=True, patient=True)
             self._report_at = min(self._report_at, self._reported_at + FAILURE_REPORT_SECONDS)
         if reporter.new_thread_exception():
             reporter.send(names.EVENT_EXCEPTION, stacks=True)

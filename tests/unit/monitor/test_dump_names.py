@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import threading
 import time
@@ -236,7 +237,7 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, path: str, er
 
 def test_requests_that_wait_are_one_and_come_a_second_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(dumping, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(dumping, "time", SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: 0.0))
     rank, path = Rank(tmp_path), tmp_path / "file"
     rank.dump(path)
     for number in range(50):
@@ -247,6 +248,31 @@ def test_requests_that_wait_are_one_and_come_a_second_apart(tmp_path: Path, monk
     result = rank.dumper.results.get(timeout=PATIENCE)
     assert result.reason == "reason 49"
     assert rank.dumper.results.empty()
+
+
+def test_files_of_a_program_that_catches_failed_calls_for_ever_take_little_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, cpu = [100.0], itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: float(next(cpu)))
+    monkeypatch.setattr(dumping, "time", clock)
+    rank, path = Rank(tmp_path), tmp_path / "file"
+
+    def request(reason: str, *, patient: bool = False) -> dumping.Request:
+        return dumping.Request(reason, rank.info, lambda _: [(path, "pickle")], patient=patient)
+
+    written = 0
+    for _ in range(600):
+        now[0] += dumping.MIN_SECONDS
+        if rank.dumper._due(request("collective failed", patient=True)):
+            rank.dump(path)
+            written += 1
+    assert written == pytest.approx(dumping.PATIENT_SECONDS + 600 * dumping.PATIENT_SHARE, abs=2)
+    rank.dump(path)
+    rank.dumper.request(request("stall"))
+    rank.dumper.request(request("collective failed", patient=True))  # the file of the stall is not put off
+    now[0] += dumping.MIN_SECONDS
+    assert rank.dumper.results.get(timeout=PATIENCE).reason == "collective failed"
 
 
 def test_when_a_foreign_file_is_asked_for_its_writer_nothing_is_said(tmp_path: Path) -> None:
