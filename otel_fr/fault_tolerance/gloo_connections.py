@@ -4,8 +4,9 @@ Shutting them down from another thread ends the calls that wait on them: each ra
 milliseconds. ``ProcessGroup.abort()`` does nothing in gloo (torch 2.13, 2.14).
 
 Each gloo process group has a device, and each device has an epoll instance with the device's listening socket, a pipe
-and all its connections (gloo/transport/tcp/device.cc, loop.cc). So an epoll instance that appears while a group is
-created belongs to this group. Connections that gloo makes later (``TORCH_GLOO_LAZY_INIT=1``) are found, too.
+and all its connections (gloo/transport/tcp/device.cc, loop.cc). So a device that appears while a group is created
+belongs to this group. Connections that gloo makes later (``TORCH_GLOO_LAZY_INIT=1``) are found, too. The inode of its
+listening socket identifies a device: Linux soon reuses the numbers of closed descriptors.
 This module imports only the standard library. It does nothing where there is no /proc.
 """
 
@@ -16,7 +17,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 _EPOLL: Final = "anon_inode:[eventpoll]"
@@ -34,15 +35,13 @@ class _Target(NamedTuple):
     inode: int
 
 
-def epolls() -> frozenset[int]:
-    """Return the descriptors of this process that are epoll instances."""
-    found = set()
+def _epolls() -> Iterator[int]:
+    """Yield the descriptors of this process that are epoll instances."""
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
                 if os.readlink(f"/proc/self/fd/{name}") == _EPOLL:
-                    found.add(int(name))
-    return frozenset(found)
+                    yield int(name)
 
 
 def _targets(epoll: int) -> list[_Target]:
@@ -54,22 +53,36 @@ def _targets(epoll: int) -> list[_Target]:
     return [_Target(int(fd), int(data, 16), int(inode or "0", 16)) for fd, data, inode in _TARGET.findall(text)]
 
 
-def _is_gloos(epoll: int) -> bool:
-    """Return True if the epoll instance has a pipe and a listening socket, and identifies its descriptors by addresses.
+def devices(known: Collection[int] = ()) -> dict[int, int]:
+    """Return gloo's devices: the inode of the listening socket, and the descriptor of the epoll instance.
 
-    Python, libuv and others identify them by descriptor numbers.
+    Args:
+        known: such inodes. A group has a connection for each member, and this saves a look at each of them.
     """
-    has_pipe = listens = False
-    for target in _targets(epoll):
+    found = {_listening_socket(epoll, known): epoll for epoll in _epolls()}
+    found.pop(0, None)
+    return found
+
+
+def _listening_socket(epoll: int, known: Collection[int]) -> int:
+    """Return the inode of the listening socket that a device's epoll instance watches; 0: it is not of gloo.
+
+    Gloo's also watches a pipe, and identifies its descriptors by addresses. Python, libuv and others identify them by
+    descriptor numbers.
+    """
+    targets = _targets(epoll)
+    if own := next((target.inode for target in targets if target.inode in known), 0):
+        return own
+    has_pipe, inode = False, 0
+    for target in targets:
         if target.data in (target.fd, 0):
-            return False
+            return 0
         with contextlib.suppress(OSError):
             has_pipe = has_pipe or stat.S_ISFIFO(os.fstat(target.fd).st_mode)
-        with _opened(target) as connection:
-            if connection is not None:
-                with contextlib.suppress(OSError):
-                    listens = listens or bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-    return has_pipe and listens
+        with _opened(target) as connection, contextlib.suppress(OSError):
+            if connection is not None and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                inode = os.fstat(connection.fileno()).st_ino
+    return inode if has_pipe else 0
 
 
 @contextlib.contextmanager
@@ -96,20 +109,19 @@ def _opened(target: _Target) -> Iterator[socket.socket | None]:
 
 
 class GlooConnections:
-    """Knows the epoll instances of each process group."""
+    """Knows the devices of each process group."""
 
     def __init__(self) -> None:
-        self._before: frozenset[int] = frozenset()
+        self._before: Collection[int] = ()
         self._of_group: dict[str, tuple[int, ...]] = {}
 
     def begin(self) -> None:
         """Note that this thread is about to create a process group."""
-        self._before = epolls()
+        self._before = devices(self._before)
 
     def created(self, name: str) -> None:
         """Note that the process group has been created. ``name`` is c10d's name."""
-        known = {epoll for own in self._of_group.values() for epoll in own}
-        new = [epoll for epoll in sorted(epolls() - self._before - known) if _is_gloos(epoll)]
+        new = set(devices(self._before)).difference(self._before, *self._of_group.values())
         if new:
             self._of_group[name] = (*self._of_group.get(name, ()), *new)
 
@@ -122,8 +134,8 @@ class GlooConnections:
 
     def shut_down(self, name: str) -> int:
         """Shut down the connections of a group. Return their number; 0: none is known."""
-        count = 0
-        for epoll in epolls().intersection(self._of_group.get(name, ())):
+        count, found = 0, devices(self._before)
+        for epoll in [found[device] for device in self._of_group.get(name, ()) if device in found]:
             for target in _targets(epoll):
                 with _opened(target) as connection:
                     if connection is None:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 PROGRAM = """
 import types
-from otel_fr.fault_tolerance.gloo_connections import epolls
+from otel_fr.fault_tolerance.gloo_connections import devices
 from otel_fr.fault_tolerance.peers import PeerFailure, peers
 session_module.start_monitor = no_monitor
 hook.install()
@@ -28,7 +28,7 @@ class ProcessGroupWrapper:
     def configure(
         self, store_addr, replica_id, rank, world_size, quorum_id=None, group_rank=None, group_world_size=None
     ):
-        before, self._pg = self._pg, None
+        self._pg = None  # torchft also destroys the group before, whose descriptors the next one gets
         own = dist.PrefixStore(str(quorum_id), store)
         group = dist.ProcessGroup(own, rank, world_size)
         backend = dist.ProcessGroupGloo(own, rank, world_size)
@@ -47,7 +47,7 @@ for quorum in (1, 2, 3, 4):
         peers.note_ended({"torchft_quorum_1_rank_0": failure})
     wrapper.configure("x", "replica", 0, 1, quorum_id=quorum, group_rank=0, group_world_size=1)
     own = hook._state.connections._of_group
-    found.append((sorted(own), set().union(*own.values()) == epolls(), peers.ended_by is None))
+    found.append((sorted(own), set().union(*own.values()) == set(devices()), peers.ended_by is None))
     assert hook._state.session._find_group(f"torchft_quorum_{quorum}_rank_0") is wrapper._pg
 hook.uninstall()
 print(found)
