@@ -7,6 +7,7 @@ torch 2.14 can re-form the communicator of a group that was created with ``enabl
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 import time
@@ -34,17 +35,20 @@ class _Life:
     """State of a group that can be re-formed. "Original rank": a rank's number when the group was created.
 
     Attributes:
+        number: how many such groups this process had before: the same in all ranks, because all form each of them.
         own: the original rank of this process.
         members: the original ranks of the present members, in the order of their present ranks.
         rounds: number of attempts to re-form the group.
     """
 
     def __init__(self, group: Any) -> None:
+        self.number = next(_numbers)
         self.own = int(group.rank())
         self.members = tuple(range(group.size()))
         self.rounds = 0
 
 
+_numbers: Final = itertools.count()
 _lives: weakref.WeakKeyDictionary[Any, _Life] = weakref.WeakKeyDictionary()
 
 
@@ -80,7 +84,8 @@ def _round(c10d: ModuleType, group: Any, life: _Life, deadline: float, minimum: 
     # The first round forms the group that the program asked for: all ranks.
     patience = Patience(left, min(OTHERS_SECONDS, left) if number else None, FORM_SECONDS)
     needed = max(1, minimum) if number else len(life.members)
-    store = c10d._world.pg_map[group][1]
+    # The store may have what an earlier default group, which has the same name, has agreed on.
+    store = c10d.PrefixStore(f"otel_fr/{life.number}", c10d._world.pg_map[group][1])
 
     def failed() -> set[int]:
         return {life.members[rank] for rank in peers.failed if rank < len(life.members)} if number else set()
