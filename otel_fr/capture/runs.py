@@ -31,16 +31,21 @@ class Runs:
         self._earlier: list[dict[str, object]] = []
         self._count = 0
 
-    def following(self, run: Mapping[str, object], head: int) -> dict[str, object]:
+    def following(self, run: Mapping[str, object], head: int, errors: int | None) -> dict[str, object]:
         """Begin the next run. Return the keys of the meta that change (docs/reference/ring-format.md).
 
         Args:
             run: identifies this process as a rank of the run.
             head: the number of the next record.
+            errors: the ring's number of recording errors; None: groups of the run before continue, and the numbers of
+                their calls may be wrong since an error.
         """
         self._count += 1
         self._earlier = [*self._earlier, self._present][-MAX_EARLIER:]
+        before = self._present.get("errors_before") if errors is None else errors
         self._present = {**run, "session": self._count, "first_record": head}
+        if before:
+            self._present["errors_before"] = before
         return {**self._present, EARLIER_RUNS: self._earlier}
 
 

@@ -77,8 +77,7 @@ class Session:
         torch = sys.modules["torch"]
         self._c10d = c10d
         self._pid = os.getpid()
-        self._over = False
-        self._had_group = False
+        self._over = self._had_group = False
         self._quorum_group = ""
         self._job_id = config.job_id
         self._meta = meta
@@ -298,8 +297,9 @@ class Session:
         with self.recorder.lock:
             if not self.recorder.on:
                 return
+            errors = None if self.recorder.groups else self._writer.counted("hook_errors")
             # Written before any group or call of the run, so that a reader of such a call also finds this meta.
-            self._meta |= self._runs.following(run, self._writer.head) | {_CREATIONS: self._notices_creations}
+            self._meta |= self._runs.following(run, self._writer.head, errors) | {_CREATIONS: self._notices_creations}
             self._writer.set_meta(self._meta)
 
     def group_gone(self, name: str | None) -> None:

@@ -44,6 +44,8 @@ class RankIdentity:
     """Number of earlier runs of this process."""
     first_record: int = 0
     """The run's first record in the ring."""
+    errors_before: int = 0
+    """How many of the process's recording errors do not concern this run."""
     replica: str = ""
     """torchft's name of the process's replica. Below: the number of the quorum, and how many replicas it has."""
     quorum: int | None = None
@@ -73,6 +75,7 @@ class RankIdentity:
             service=_text(meta, "service_name"),
             session=_integer(meta, "session", 0),
             first_record=_integer(meta, "first_record", 0),
+            errors_before=_integer(meta, "errors_before", 0),
             replica=_text(meta, "replica_id"),
             quorum=_integer(meta, "quorum_id", 0) if "quorum_id" in meta else None,
             replicas=_integer(meta, "replicas", 0),
@@ -87,7 +90,8 @@ class RankIdentity:
         """Return the process's identity in each earlier run that the ring's meta contains, and in its present run."""
         earlier = meta.get(EARLIER_RUNS)
         known = [one for one in earlier if isinstance(one, dict)] if isinstance(earlier, list) else []
-        return [cls.of({**meta, **one}, config, pid) for one in (*known, {})]
+        before = {**meta, "errors_before": 0}
+        return [*(cls.of(before | one, config, pid) for one in known), cls.of(meta, config, pid)]
 
     @property
     def name_suffix(self) -> str:

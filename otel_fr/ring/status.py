@@ -133,6 +133,10 @@ class StatusWriter:
         """Add to one of `COUNTERS`. Raises KeyError for another name."""
         self._words[self._counter_words[name]] += n
 
+    def counted(self, name: str) -> int:
+        """Return one of `COUNTERS`."""
+        return int(self._words[self._counter_words[name]])
+
     def close(self) -> None:
         """Close the mapping. The file stays. Later calls of any other method raise ValueError."""
         self.activity.close()

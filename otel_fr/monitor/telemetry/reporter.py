@@ -344,8 +344,9 @@ class Reporter:
         """Return what was lost so far."""
         counters, exporter = self._reader.counters, self._exporter
         spans, reports = exporter.spans.dropped, exporter.reports.dropped
-        records = self._reader.lost + self._reader.torn + self.run.tail.missed + counters.get("dropped", 0)
-        return DropCounts(spans, reports, records, counters.get("hook_errors", 0), self.commands_lost)
+        records = self._reader.lost + self._reader.torn + self.run.tail.missed + counters["dropped"]
+        errors = counters["hook_errors"] - self.run.identity.errors_before
+        return DropCounts(spans, reports, records, errors, self.commands_lost)
 
 
 def _text(value: object) -> str:

@@ -1,9 +1,10 @@
-"""The recording of one process, without torch, a ring and a monitor."""
+"""The recording of one process, without torch and a monitor."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from otel_fr.capture import session as session_module
+from otel_fr.capture.runs import Runs
 from otel_fr.capture.session import Session
 from otel_fr.fault_tolerance.peers import PeerFailure, peers
+from otel_fr.ring import RingWriter
 
 
 @pytest.fixture
@@ -36,6 +39,18 @@ def test_no_error_of_a_run_is_explained_by_a_peer_of_the_run_before(session: Any
     session.quorum_formed(None, quorum, {"nonce": "", "run_id": "second"})
     assert not peers.failed
     assert peers.ended_by is None
+
+
+@pytest.mark.parametrize(("groups", "expected"), [({}, 3), ({"replica": None}, 0)])
+def test_an_error_concerns_the_next_run_if_groups_continue(
+    groups: dict[str, None], expected: int, session: Any, tmp_path: Path
+) -> None:
+    session._runs, session._notices_creations = Runs(session._meta), True
+    session.recorder = SimpleNamespace(lock=threading.RLock(), on=True, groups=groups)
+    with closing(RingWriter.create([tmp_path], "ring", 10, session._meta)) as session._writer:
+        session._writer.count("hook_errors", 3)
+        session._enter({"nonce": "", "run_id": "second"})
+    assert session._meta.get("errors_before", 0) == expected
 
 
 def test_a_rank_that_can_start_no_thread_is_recorded_without_a_monitor(

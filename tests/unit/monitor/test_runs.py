@@ -59,7 +59,8 @@ class Process(FollowedRing):
         """All groups are destroyed, and the default group is created again."""
         self.writer.remove_group(self.group)
         self.number += 1
-        self.meta |= self.runs.following(run_of(self.number), self.writer.head)
+        errors = self.writer.counted("hook_errors")
+        self.meta |= self.runs.following(run_of(self.number), self.writer.head, errors)
         self.writer.set_meta(self.meta)
         self.group = self.created()
 
@@ -123,6 +124,17 @@ def test_a_monitor_that_starts_later_counts_each_call_for_the_run_it_was_made_in
     fetched = reported_range(process.reader, GROUP, 1, 2, 10**9).calls
     assert [(call.sequence, call.state) for call in fetched] == [(1, "scheduled")]
     assert reporter.situation(10**9).oldest_since_ns is not None
+
+
+def test_an_error_of_recording_counts_only_in_its_own_run(process: Process) -> None:
+    process.writer.count("hook_errors")
+    reporter = process.monitor()
+    assert reporter.dropped().hook_errors == 1
+    process.go_on()
+    reporter.follow()
+    assert reporter.dropped().hook_errors == 0
+    process.writer.count("hook_errors", 2)
+    assert reporter.dropped().hook_errors == 2
 
 
 def test_a_peer_that_failed_in_the_run_before_has_not_failed_in_the_next(process: Process) -> None:
