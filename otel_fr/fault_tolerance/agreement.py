@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -29,6 +29,7 @@ class Store(Protocol):
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
     def check(self, keys: list[str], /) -> bool: ...
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes: ...
 
@@ -97,17 +98,17 @@ class Agreement:
         begun = time.monotonic()
         decision = self._key(number, "decision")
         self._set(self._key(number, f"handle/{self._own}"), handle)
-        present = {self._own}
         while not self._check(decision):
             waited = time.monotonic() - begun
-            present.update(m for m in members if m not in present and self._check(self._key(number, f"handle/{m}")))
-            came = [m for m in members if m in present]
-            missing = set(members).difference(came)
             is_late = patience.others is not None and waited >= patience.others
-            if len(came) >= minimum and (is_late or missing <= set(self._failed())):
+            is_over = waited >= patience.whole
+            expected = {self._own} | set(members).difference(self._failed())
+            have_come = self._check(*self._handle_keys(number, expected))
+            came = self._came(number, members) if have_come or is_late or is_over else []
+            if len(came) >= minimum and (have_come or is_late):
                 self._propose(decision, came, number)
                 break
-            if waited >= patience.whole:
+            if is_over:
                 raise ReconfigureError(
                     f"only {len(came)} of {len(members)} members of group {self._name} came within {waited:.0f} s to"
                     f" re-form it, but {minimum} are needed: restart the job"
@@ -130,8 +131,16 @@ class Agreement:
                 time.sleep(_POLL_SECONDS)
         return self._compare_set(outcome, _FAILED) == _SUCCEEDED
 
+    def _came(self, number: int, members: Sequence[int]) -> list[int]:
+        """Return the members that have come. Few requests suffice if few are missing: all members ask one store."""
+        if self._check(*self._handle_keys(number, members)):
+            return list(members)
+        half = len(members) // 2
+        return [*self._came(number, members[:half]), *self._came(number, members[half:])] if half else []
+
     def _propose(self, decision: str, came: Sequence[int], number: int) -> None:
-        handles = [self._get(self._key(number, f"handle/{member}")) for member in came]
+        keys = self._handle_keys(number, came)
+        handles = [bytes(handle).decode() for handle in self._asked(lambda: self._store.multi_get(keys))]
         uuid = 1 + secrets.randbits(_UUID_BITS) % (2**_UUID_BITS - 1)
         self._compare_set(decision, json.dumps({"uuid": uuid, "members": list(came), "handles": handles}))
 
@@ -149,6 +158,9 @@ class Agreement:
 
     def _key(self, number: int, rest: str) -> str:
         return f"{_PREFIX}/{self._name}/{number}/{rest}"
+
+    def _handle_keys(self, number: int, members: Iterable[int]) -> list[str]:
+        return [self._key(number, f"handle/{member}") for member in members]
 
     def _set(self, key: str, value: str) -> None:
         self._asked(lambda: self._store.set(key, value))

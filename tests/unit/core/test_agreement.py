@@ -22,6 +22,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
+        self.requests = 0
         self.is_broken = False
 
     def set(self, key: str, value: str, /) -> None:
@@ -29,9 +30,15 @@ class MemoryStore:
             self._values[key] = value.encode()
 
     def get(self, key: str, /) -> bytes:
+        self.requests += 1
         return self._values[key]
 
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        self.requests += 1
+        return [self._values[key] for key in keys]
+
     def check(self, keys: list[str], /) -> bool:
+        self.requests += 1
         if self.is_broken:
             raise OSError("Broken pipe")
         return all(key in self._values for key in keys)
@@ -127,6 +134,17 @@ def test_members_that_have_failed_are_not_waited_for() -> None:
     assert members[0].results == members[2].results
     ((_, decision, is_done),) = members[0].results
     assert (decision.members, is_done) == ((0, 2), True)
+
+
+def test_a_member_of_a_large_group_makes_few_requests() -> None:
+    """The store is one process, which all members ask at once."""
+    store, members = MemoryStore(), range(4_000)
+    for member in members:
+        if member != 7:
+            store.set(f"otel_fr/reconfigure/0/1/handle/{member}", f"handle {member}")
+    decision = Agreement(store, "0", 0, lambda: {7, 8}).decide(1, members, "handle 0", 1, SHORT)
+    assert decision.members == tuple(member for member in members if member != 7)
+    assert store.requests <= 40
 
 
 def test_a_member_that_comes_back_later_is_told_that_it_was_left_out() -> None:
