@@ -89,12 +89,15 @@ class PeerActions:
             "this rank exits" if exits else f"ending the calls pending in {', '.join(failure.process_groups)}",
             self._mode,
         )
-        if exits and not self._is_exiting:
-            self._is_exiting = True
-            threading.Thread(target=self._exit_later, name="otel-fr-exit", daemon=True).start()
         for name in names:
             if not self._connections.shut_down(name) and not exits:
                 _log.warning("otel-fr: cannot end the calls of group %s: its connections are unknown", name)
+        if exits and not self._is_exiting:
+            self._is_exiting = True
+            try:
+                threading.Thread(target=self._exit_later, name="otel-fr-exit", daemon=True).start()
+            except RuntimeError:  # no thread can be started, and this one has nothing else to do any more
+                self._exit_later()
 
     def _ends_silently(self, name: str) -> bool:
         """Return True if no error can be raised in this group's calls, because one of its backends is not gloo.

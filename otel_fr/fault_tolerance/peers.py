@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -74,15 +75,14 @@ class _Subscriber:
         self._callback = callback
         self._queue: SimpleQueue[PeerFailure | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"otel-fr-peers-{number}", daemon=True)
-        self._is_started = False
 
     def put(self, failure: PeerFailure) -> None:
         if self._queue.qsize() >= MAX_QUEUED:
             return
         self._queue.put(failure)
-        if not self._is_started:
-            self._is_started = True
-            self._thread.start()
+        if self._thread.ident is None:
+            with contextlib.suppress(RuntimeError):  # no thread can be started now
+                self._thread.start()
 
     def stop(self) -> None:
         self._queue.put(None)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from otel_fr.capture import peer_actions
-from otel_fr.fault_tolerance.peers import EXIT_CODE
+from otel_fr.fault_tolerance.peers import EXIT_CODE, PeerFailure, Peers
+
+FAILURE = PeerFailure((1,), "rank 1 was killed", ("default_pg",), "", "ended")
 
 
 def test_output_that_nobody_reads_does_not_keep_a_rank_alive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +28,27 @@ def test_output_that_nobody_reads_does_not_keep_a_rank_alive(monkeypatch: pytest
     ending.join(10.0)
     released.set()
     assert statuses == [EXIT_CODE]
+
+
+def test_a_rank_that_can_start_no_thread_ends_its_calls_and_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done, received = list[object](), list[PeerFailure]()
+    monkeypatch.setattr(os, "_exit", done.append)
+    peers = Peers()
+    peers.subscribe(received.append)
+    actions: Any = peer_actions.PeerActions.__new__(peer_actions.PeerActions)
+    actions._peers, actions._mode, actions._grace = peers, "exit", 0.0
+    actions._has_excepthook, actions._is_exiting = True, False
+    actions._connections = SimpleNamespace(shut_down=done.append)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        peers.deliver(FAILURE)
+        actions._end_calls(FAILURE, ["0"])
+    assert done == ["0", EXIT_CODE]
+    peers.deliver(FAILURE)
+    (subscriber,) = peers._subscribers.values()
+    subscriber.stop()
+    subscriber._thread.join()
+    assert received == [FAILURE, FAILURE], "the callback gets what it has missed"
