@@ -23,6 +23,8 @@ _MAX_ORIGIN: Final = 120
 _MAX_DIFFERENT: Final = 64
 """How many different exceptions of threads are recorded: a service thread may be restarted and fail forever."""
 _MAIN: Final = "MainThread"
+_PROGRAM: Final = ("<module>", "_run_module_as_main")
+"""Names of a running program's outermost function, the second with ``python -m``."""
 _BARE_THREAD: Final = "in thread started by"
 """Part of the message that ``sys.unraisablehook`` receives when an exception ends a thread of
 ``_thread.start_new_thread``."""
@@ -33,8 +35,9 @@ RecordException = Callable[[Mapping[str, object]], None]
 class ExceptionHooks:
     """Replaces ``sys.excepthook``, ``threading.excepthook`` and ``sys.unraisablehook``. Each calls the former hook.
 
-    Only an exception that the interpreter itself passes to ``sys.excepthook`` in the main thread ends the process, and
-    none if it is interactive. Code that catches an exception may also call this hook, and so may a thread.
+    Only an exception that the interpreter itself passes to ``sys.excepthook`` after the program has ended in the main
+    thread ends the process, and none if it is interactive. Code that catches an exception may also call this hook, and
+    so may a thread.
 
     Attributes:
         recorded: True once the main thread's exception was recorded.
@@ -51,6 +54,7 @@ class ExceptionHooks:
         self._seen: set[tuple[object, ...]] = set()
         self._sites = sites
         self._on = True
+        self._own_hook: Callable[..., Any] | None = None
         replaced.put(Attribute.EXCEPTHOOK, sys, self._hook)
         replaced.put(Attribute.THREAD_HOOK, threading, self._thread_hook)
         replaced.put(Attribute.UNRAISABLE_HOOK, sys, self._unraisable_hook)
@@ -58,12 +62,13 @@ class ExceptionHooks:
     def _hook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> Any:
             is_main = threading.get_ident() == threading.main_thread().ident
-            if is_main and value is _last_value() and not _is_interactive():
+            if is_main and value is _last_value() and not _is_interactive() and not _is_program_running():
                 self.note(value, trace)
             else:
                 self.note_of_thread(value, trace, None)
             return previous(kind, value, trace)
 
+        self._own_hook = excepthook
         return excepthook
 
     def _thread_hook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,9 +138,13 @@ class ExceptionHooks:
         return best or last
 
     def note_last(self) -> None:
-        """At exit, record the exception that Python has stored, in case another hook did not call otel-fr's hook."""
+        """At exit, record the exception that Python has stored, if another hook may not have called otel-fr's hook.
+
+        Consoles (`code.interact`, IPython's) and libraries in C also store exceptions that do not end the process.
+        """
         value = _last_value()
-        if not self.recorded and isinstance(value, BaseException) and not _is_interactive():
+        is_told = self.recorded or getattr(sys, "excepthook", None) is self._own_hook
+        if not is_told and isinstance(value, BaseException) and not _is_interactive():
             self.note(value, value.__traceback__)
 
     def stop(self) -> None:
@@ -183,6 +192,14 @@ def _origin(value: BaseException, told: TracebackException) -> tuple[BaseExcepti
 def _is_interactive() -> bool:
     """Return True if no exception ends the process: at Python's prompt, with ``python -i``, and in a notebook."""
     return bool(sys.flags.interactive) or (hasattr(sys, "ps1") and not hasattr(sys.modules["__main__"], "__file__"))
+
+
+def _is_program_running() -> bool:
+    """Return True if the main thread's program runs: then something only shows the exception, such as a console."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name in _PROGRAM
 
 
 def _last_value() -> object:

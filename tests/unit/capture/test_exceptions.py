@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import code
 import sys
 from typing import Any
 
 import pytest
 
+from otel_fr.capture import exceptions
 from otel_fr.capture.exceptions import ExceptionHooks, described
 from otel_fr.capture.replaced import Replacements
 from otel_fr.capture.sites import Sites
@@ -51,6 +53,7 @@ def test_an_exception_at_a_prompt_ends_no_rank(is_prompt: bool, monkeypatch: pyt
     monkeypatch.setattr(sys, "excepthook", lambda *_: None)
     error = raised("1 / 0")
     monkeypatch.setattr(sys, "last_value", error, raising=False)
+    monkeypatch.setattr(exceptions, "_is_program_running", lambda: False)
     if is_prompt:
         monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
         monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
@@ -63,3 +66,20 @@ def test_an_exception_at_a_prompt_ends_no_rank(is_prompt: bool, monkeypatch: pyt
     finally:
         replaced.undo()
     assert (len(ending), len(of_threads), hooks.recorded) == ((0, 1, False) if is_prompt else (1, 0, True))
+
+
+def test_an_exception_in_a_console_of_the_program_ends_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console passes it to sys.excepthook, and stores it like the interpreter."""
+    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        monkeypatch.setattr(sys, name, None, raising=False)
+    ending, of_threads = list[Any](), list[Any]()
+    replaced = Replacements()
+    hooks = ExceptionHooks(ending.append, of_threads.append, Sites(()), replaced)
+    try:
+        code.InteractiveInterpreter().runsource("1 / 0")
+        assert isinstance(sys.last_value, ZeroDivisionError)
+        hooks.note_last()
+    finally:
+        replaced.undo()
+    assert (len(ending), len(of_threads), hooks.recorded) == (0, 1, False)
