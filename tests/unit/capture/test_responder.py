@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import linecache
 import socket
 import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from otel_fr.capture import stacks as stacks_module
 from otel_fr.capture.replaced import Replacements
 from otel_fr.capture.responder import Responder, StackSignal, _is_default
 from otel_fr.capture.sites import Sites
-from otel_fr.capture.stacks import MAX_TEXT
+from otel_fr.capture.stacks import MAX_TEXT, all_stacks
 
 
 def test_a_message_that_cannot_be_handled_does_not_end_the_connection() -> None:
@@ -44,6 +48,31 @@ def test_a_signal_that_may_still_come_keeps_its_handler_whichever_thread_stops_r
     assert not _is_default(stacks.number)
     faulthandler.unregister(stacks.number)
     assert _is_default(stacks.number)
+
+
+def test_a_file_system_that_does_not_answer_delays_no_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose answer is late seems to run no Python."""
+    answers, asked = threading.Event(), list[str]()
+    real = linecache.getlines
+
+    def hang(file: str) -> list[str]:
+        asked.append(file)
+        answers.wait()
+        return real(file)
+
+    monkeypatch.setattr(linecache, "getlines", hang)
+    monkeypatch.setattr(linecache, "cache", {})
+    monkeypatch.setattr(stacks_module, "_READ_SECONDS", 0.0)
+    here = "in test_a_file_system_that_does_not_answer_delays_no_stacks\n"
+    for _ in range(2):
+        text, _, _ = all_stacks(Sites(()), (0, ""), None)
+        assert here in text
+        assert f"{here}    " not in text
+    assert len(asked) <= 1, "one thread waits for the files"
+    answers.set()
+    stacks_module._sources._thread.join()
+    text, _, _ = all_stacks(Sites(()), (0, ""), None)
+    assert f"{here}    text, _, _ = all_stacks(" in text
 
 
 def test_the_longest_stacks_fit_a_packet_whatever_their_script() -> None:
