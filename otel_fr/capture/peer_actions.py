@@ -83,21 +83,22 @@ class PeerActions:
         if not self._has_excepthook:
             self._has_excepthook = self._replaced.put(Attribute.OUTERMOST_EXCEPTHOOK, sys, self._excepthook)
         exits = self._mode == EXIT or any(map(self._ends_silently, names))
-        _log.warning(
-            "otel-fr: %s; %s (OTEL_FR_ON_PEER_FAILURE=%s)",
-            failure.reason,
-            "this rank exits" if exits else f"ending the calls pending in {', '.join(failure.process_groups)}",
-            self._mode,
-        )
-        for name in names:
-            if not self._connections.shut_down(name) and not exits:
-                _log.warning("otel-fr: cannot end the calls of group %s: its connections are unknown", name)
+        unknown = [name for name in names if not self._connections.shut_down(name)]
         if exits and not self._is_exiting:
             self._is_exiting = True
             try:
                 threading.Thread(target=self._exit_later, name="otel-fr-exit", daemon=True).start()
             except RuntimeError:  # no thread can be started, and this one has nothing else to do any more
                 self._exit_later()
+        # Last, because this waits for whoever reads the output.
+        _log.warning(
+            "otel-fr: %s; %s (OTEL_FR_ON_PEER_FAILURE=%s)",
+            failure.reason,
+            "this rank exits" if exits else f"ending the calls pending in {', '.join(failure.process_groups)}",
+            self._mode,
+        )
+        for name in unknown if not exits else ():
+            _log.warning("otel-fr: cannot end the calls of group %s: its connections are unknown", name)
 
     def _ends_silently(self, name: str) -> bool:
         """Return True if no error can be raised in this group's calls, because one of its backends is not gloo.
