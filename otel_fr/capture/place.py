@@ -39,9 +39,11 @@ def spawned_rank(env: Mapping[str, str] = os.environ) -> int | None:
     """Return the index that ``torch.multiprocessing.spawn`` gave this process, if the calling thread runs the function
     passed to it.
 
-    None: this function did not start the process, or a launcher's variable gives the local rank.
+    None: this function did not start the process, or a launcher's variable gives the local rank. If Slurm or Open MPI
+    start one task on each node, their variables are 0 in all processes that the task spawns.
     """
-    if any(env.get(name, "").strip() for name in LOCAL_RANKS):
+    torchruns, *others = (env.get(name, "").strip() for name in LOCAL_RANKS)
+    if torchruns or not {"", "0"}.issuperset(others):
         return None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (frame.f_code.co_name, frame.f_globals.get("__name__")) != _SPAWNED:

@@ -71,7 +71,7 @@ def test_a_rank_that_torch_has_spawned_has_the_index_it_was_given(monkeypatch: p
     def train(index: int, env: dict[str, str]) -> None:
         found.append(spawned_rank(env))
 
-    for env in ({}, {"LOCAL_RANK": "0"}):
+    for env in ({}, {"LOCAL_RANK": "0"}, {"SLURM_LOCALID": "0"}, {"SLURM_LOCALID": "1"}):
         spawn._wrap(train, 3, (env,), "")
-    assert found == [3, None]
+    assert found == [3, None, 3, None]
     assert spawned_rank({}) is None
