@@ -13,13 +13,20 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
+from otel_fr.capture.peer_actions import PeerActions
+from otel_fr.fault_tolerance.sections import Section
+
 _log = logging.getLogger("otel_fr")
 
 _PACKAGE: Final = "otel_fr"
+_WRAPPERS: Final = (Section.__call__, PeerActions._backward)
+"""Functions that make wrappers of the program's own functions."""
 
 
 def exclude_our_frames(torch: ModuleType) -> None:
     """Make TorchDynamo run otel-fr's loaded functions, and what they call, without tracing them. Never raises.
+
+    The program's functions that wrappers of otel-fr call are traced.
 
     Code objects are marked, so the marks also hold for functions that are created from them later. Does not import
     TorchDynamo.
@@ -35,13 +42,15 @@ def exclude_our_frames(torch: ModuleType) -> None:
 
 
 def _mark(eval_frame: Any) -> Callable[[CodeType], None]:
-    """Return the function that makes TorchDynamo skip a code object and all that it calls (torch 2.6: only itself)."""
+    """Return the function that makes TorchDynamo skip a code object and all that it calls, or only itself (torch 2.6;
+    wrappers of the program's functions)."""
     if not hasattr(eval_frame, "set_code_exec_strategy"):
         skip: Callable[[CodeType], None] = eval_frame.skip_code
         return skip
-    action = eval_frame._FrameAction.SKIP
-    strategy = eval_frame._FrameExecStrategy(action, action)
-    return lambda code: eval_frame.set_code_exec_strategy(code, strategy)
+    action, strategy = eval_frame._FrameAction, eval_frame._FrameExecStrategy
+    whole, alone = strategy(action.SKIP, action.SKIP), strategy(action.SKIP, action.DEFAULT)
+    wrappers = [code for make in _WRAPPERS for code in _with_inner(make.__code__)]
+    return lambda code: eval_frame.set_code_exec_strategy(code, alone if code in wrappers else whole)
 
 
 def _codes_of(values: Any, module: str) -> Iterator[CodeType]:

@@ -41,3 +41,37 @@ def test_torch_compile_leaves_our_frames_alone(tmp_path: Path) -> None:
     assert with_us.stdout == without.stdout
     assert with_us.stdout.endswith("['program.py']\n")
     assert with_us.stderr.splitlines()[-1] == "12 0"
+
+
+_WRAPPED = """
+session_module.start_monitor = no_monitor
+start()
+compiled = []
+def backend(module, inputs):
+    compiled.append([node.name for node in module.graph.nodes if node.op.startswith("call")])
+    return module.forward
+
+@otel_fr.section("layer")
+def layer(x):
+    return x.sin()
+
+class Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+    @staticmethod
+    def backward(context, grad):
+        return torch.cos(grad)
+
+torch.compile(lambda x: layer(x + 1) * 2, backend=backend)(torch.ones(1))
+loss = Layer.apply(torch.ones(1, requires_grad=True))
+torch.compile(lambda: loss.backward(), backend=backend)()
+print(compiled)
+"""
+
+
+@pytest.mark.long
+def test_the_programs_functions_that_otel_fr_wraps_are_compiled(tmp_path: Path) -> None:
+    """A decorated function, and the functions of a backward pass."""
+    done = single_rank.run(tmp_path, "import otel_fr\n" + _WRAPPED, OTEL_FR_ON_PEER_FAILURE="abort")
+    assert done.stdout == "[['add'], ['sin'], ['mul'], ['cos']]\n", done.stderr[-4000:]
