@@ -267,15 +267,16 @@ def _ended_for_others(facts: Facts, candidates: set[int]) -> set[int]:
 
 
 _CHECKPOINT = re.compile(
-    r"torch\.distributed\.checkpoint\.api\.CheckpointException: CheckpointException ranks:dict_keys\(\[([0-9, ]+)\]\)"
+    r"torch\.distributed\.checkpoint\.api\.CheckpointException: CheckpointException "
+    r"ranks:dict_keys\(\[([0-9]{1,9}(?:, [0-9]{1,9})*)\]\)"
 )
 """Exception of torch.distributed.checkpoint (api.py). If a rank fails in a step, all ranks of the step raise it. It
 names the failed ranks by their ranks in the step's group."""
 
 
 _SAME_MODEL = re.compile(
-    r"RuntimeError: DDP expects same model across all ranks, but Rank ([0-9]+) has ([0-9]+) params, "
-    r"while rank ([0-9]+) has inconsistent ([0-9]+) params"
+    r"RuntimeError: DDP expects same model across all ranks, but Rank ([0-9]{1,9}) has ([0-9]+) params, "
+    r"while rank ([0-9]{1,9}) has inconsistent ([0-9]+) params"
 )
 """Exception of DDP's constructor (reducer.cpp). All ranks raise it if one has another number of parameters. It
 names the rank that raises it and the first rank that differs, by their ranks in the group."""
@@ -297,7 +298,7 @@ def _reraised(facts: Facts, candidates: Collection[int]) -> set[int]:
         elif named := _SAME_MODEL.match(text):
             pairs = (([named[1]], named[2]), ([named[3]], named[4]))
             models.setdefault(group.id, {}).update((r, size) for one, size in pairs for r in _globally(group, one))
-    for sizes in models.values():
+    for sizes in filter(None, models.values()):
         ((usual, how_many),) = Counter(sizes.values()).most_common(1)
         odd = {rank for rank, size in sizes.items() if size != usual}
         if 2 * how_many > len(sizes) and not odd.isdisjoint(candidates):

@@ -74,3 +74,18 @@ def test_the_rank_whose_model_is_another_one_is_the_culprit(counts: tuple[int, .
 
 def test_both_ranks_of_a_group_of_two_are_named() -> None:
     assert found_after(HALF, dict(zip(HALF.ranks, sizes(4, 6), strict=True))).culprit_ranks == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        sizes(4, 4, 4, 4, 4, 6)[5],
+        sizes(4, 6)[0].replace("Rank 0", f"Rank {'0' * 5000}"),
+        text(0).replace("[0]", "[, ]"),
+        text(0).replace("[0]", f"[{'0' * 5000}]"),
+    ],
+    ids=["of ranks of a larger group", "a long number", "no number", "a long number of a checkpoint"],
+)
+def test_an_error_that_names_no_rank_of_the_group_leaves_a_verdict(exception: str) -> None:
+    """A rank may have called another group since DDP's constructor failed."""
+    assert found_after(HALF, {2: exception.replace("rank 0 has", "rank 4 has")}).culprit_ranks == (2,)
