@@ -102,13 +102,13 @@ def stragglers(calls: list[Call], aborted: Container[int]) -> list[Call]:
     The peers waited for their full timeout, or until a watchdog aborted them. The late rank spent at least 90 % of that
     time between its previous call and this one.
     """
-    ended = [
-        c for c in calls if gave_up(c) or (c.rank in aborted and c.state is not CallState.COMPLETED and not c.left)
-    ]
-    if not ended or len(ended) == len(calls):
-        return []
-    patience = min(c.lasted or 0.0 for c in ended)
-    return [c for c in calls if c not in ended and c.gap is not None and patience > 0 and c.gap >= 0.9 * patience]
+    ended = {
+        c.rank: c.lasted or 0.0
+        for c in calls
+        if gave_up(c) or (c.rank in aborted and c.state is not CallState.COMPLETED and not c.left)
+    }
+    patience = min(ended.values(), default=0.0)
+    return [c for c in calls if c.rank not in ended and c.gap is not None and patience > 0 and c.gap >= 0.9 * patience]
 
 
 def _is_blocked(call: Call, evidence: Evidence) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from signal import SIGABRT, SIGKILL, SIGTERM
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Ending, Group, Rank
+from otel_fr.match.facts.calls import stragglers
 from tests.support.evidence import MAX, SUM, blamed, call, cause, message, rank, verdict
 from tests.support.verdicts import causes
 
@@ -48,6 +50,13 @@ def test_a_rank_that_comes_between_the_timeout_and_the_abort_is_late(victims: tu
     peers = [replace(aborted(r, 5) if r in victims else rank(r, 5), progress={}) for r in (0, 2)]
     found = cause([*waited, late], [*peers, rank(1, 5)])
     assert (found.category, found.culprit_ranks, found.ended_ranks) == (Category.STRAGGLER, (1,), victims)
+
+
+def test_whether_a_rank_was_late_is_found_at_once_while_the_ranks_of_a_large_job_are_aborted() -> None:
+    calls = [call(r, age=650.0, timeout=600.0, gap=0.1) for r in range(8_000)]
+    begun = time.process_time()
+    assert stragglers(calls, range(4_000)) == []
+    assert time.process_time() - begun < 2
 
 
 def test_an_exit_by_the_program_s_main_thread_is_its_own_fault() -> None:
