@@ -13,10 +13,11 @@ def young_calls(dump: Dump, window: float) -> dict[int, float]:
     """Record -> age in seconds of the calls that were enqueued within ``window`` seconds before the file was written.
 
     PyTorch's files do not say when they were written, so the file's modification time is used. Copying a file makes
-    this time later: ages then become unknown, but no call ever looks younger than it is.
+    this time later: ages then become unknown, but no call ever looks younger than it is. otel-fr's files say it. Its
+    rings do not, but what a rank stores in its ring does not change the file's modification time.
     """
     created = dump.entries.created
-    if created is None or not dump.modified_ns:
+    if created is None or not dump.modified_ns or dump.source == "otel-fr":
         return {}
     age = dump.modified_ns - created
     # A file system's clock is coarser than the rank's: the file may seem some milliseconds older than the call.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from otel_fr.analyze.output.page import to_html
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.read import load
 from otel_fr.incident import IncidentData
+from otel_fr.ring import RecordState
 from tests.support.paths import DUMPS
 from tests.support.rings import RankRing, signature
 from tests.support.torch_files import BEGIN, SECOND, entry, group, one_missing, write
@@ -146,6 +149,19 @@ def test_the_only_file_is_enough_if_the_wait_of_its_rank_is_over(tmp_path: Path,
     ring.call(signature("barrier"))
     ring.write(tmp_path / "files", reason=reason)
     assert analyze(tmp_path / "files").status == status
+
+
+@pytest.mark.parametrize("seconds", [0, 601], ids=["copied", "copied with its times"])
+def test_calls_in_rings_of_another_machine_are_not_young(tmp_path: Path, seconds: int) -> None:
+    """Ranks wait in their first call since ten minutes. Storing in a mapped file does not change its time."""
+    for rank in range(3):
+        ring = RankRing(tmp_path, rank, 3)
+        if rank != 1:
+            ring.call(signature("barrier"), state=RecordState.IN_FLIGHT, age_s=600)
+        copied = time.time() - seconds
+        os.utime(ring.writer.path, (copied, copied))
+    (cause,) = causes(tmp_path)
+    assert (cause["category"], cause["culprit_ranks"]) == ("missing_rank", [1])
 
 
 def test_a_rank_whose_only_file_cannot_be_used_leaves_the_verdict_open(tmp_path: Path) -> None:
