@@ -10,7 +10,7 @@ import numpy as np
 
 from otel_fr import identity
 from otel_fr.analyze.assemble.ages import since, young_calls
-from otel_fr.analyze.assemble.clocks import clock_offsets
+from otel_fr.analyze.assemble.clocks import clock_offsets, valid
 from otel_fr.analyze.assemble.file_sets import replaced, split
 from otel_fr.analyze.assemble.message_numbers import number_messages
 from otel_fr.analyze.assemble.message_patterns import note_patterns
@@ -76,8 +76,9 @@ class Run:
 def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
     """Make one `Run` for each run in the files, newest first: the runs of the job with the newest file come first.
 
-    Processes may begin several runs in one attempt. An earlier run counts as older even if its file was written last: a
-    rank that has not reached the next run still writes to it.
+    Of one job's runs, the one that began last is the newest. It need not have the newest file: a rank that has not
+    reached the next run of its processes still writes to the earlier one. Nor the most attempts: an earlier launch of
+    the job may have had more.
 
     Files of PyTorch and torchcomms do not name their run. `file_sets.split` assigns them, and their runs come last. If
     a rank has several files in one run, the newest is used, and a problem is returned for each of the others.
@@ -97,9 +98,7 @@ def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
     written: dict[str, float] = {}
     for run in runs:
         written[run.job] = max(written.get(run.job, 0.0), run.written_at or 0.0)
-    runs.sort(
-        key=lambda run: (written[run.job], run.job, run.attempt, run.session, run.written_at or 0.0), reverse=True
-    )
+    runs.sort(key=lambda run: (written[run.job], run.job, _begun_at(run), run.attempt, run.session), reverse=True)
     for run, before in itertools.pairwise(runs):
         if (run.job, run.attempt) == (before.job, before.attempt) and run.session > before.session:
             _add_not_yet_here(run, before)
@@ -107,6 +106,13 @@ def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
     problems.extend(left)
     runs.extend(_run("", 0, "", members) for members in found)
     return runs, problems
+
+
+def _begun_at(run: Run) -> float:
+    """When the first call in the files was enqueued, in Unix seconds. If they have no call: when they were written."""
+    created = [(dump.entries.created, len(dump.entries)) for dump in run.dumps]
+    times = [times[valid(times, count)] for times, count in created if times is not None]
+    return min((int(own.min()) / 1e9 for own in times if len(own)), default=run.written_at or 0.0)
 
 
 def _add_not_yet_here(run: Run, before: Run) -> None:

@@ -73,13 +73,15 @@ def test_in_the_next_run_its_process_is_known_if_the_others_have_other_ranks(tmp
     assert (incident["waiting_ranks"], incident["call_sites"]["2"]) == ([0, 1], PLACE)
 
 
-def test_the_newest_job_is_judged_however_often_an_older_one_was_restarted(tmp_path: Path) -> None:
-    for job, attempt, state in (("old", 3, RecordState.IN_FLIGHT), ("new", 0, RecordState.COMPLETED)):
+@pytest.mark.parametrize("job", ["new", "old"], ids=["another job", "the same job, launched again"])
+def test_the_newest_job_is_judged_however_often_an_older_one_was_restarted(tmp_path: Path, job: str) -> None:
+    for name, attempt, age in (("old", 3, 600), (job, 0, 60)):
         for rank in range(2):
-            facts: dict[str, Any] = {"job_id": job, "attempt": attempt, "run_id": run_id(job, attempt, "nonce")}
-            ring = RankRing(tmp_path / "rings" / job, rank, 3, **facts)
-            ring.call(STEP, state=state, age_s=60)
-            ring.write(tmp_path / "files" / job, reason="command")
+            facts: dict[str, Any] = {"job_id": name, "attempt": attempt, "run_id": run_id(name, attempt, "nonce")}
+            ring = RankRing(tmp_path / "rings" / str(attempt), rank, 3, **facts)
+            ring.call(STEP, state=RecordState.IN_FLIGHT if attempt else RecordState.COMPLETED, age_s=age)
+            ring.write(tmp_path / "files" / str(attempt), reason="command")
     report = load(tmp_path / "files")
     assert report.run is not None
-    assert (report.run.job, [other.job for other in report.others]) == ("new", ["old"])
+    runs = [(one.job, one.attempt) for one in (report.run, *report.others)]
+    assert runs == [(job, 0), ("old", 3)]
