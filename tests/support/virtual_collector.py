@@ -215,7 +215,7 @@ class VirtualCollector(CollectorView):
         self.service.outlets.start()
 
     async def _step(self) -> None:
-        while not self.service.step() or self.service.judge.in_progress:
+        while not self.service.step() or self.service.judge._aside:
             await asyncio.sleep(0)
         await self._finished.all_kept()
         # Threads that write files run on the machine's time.

@@ -87,11 +87,6 @@ class Judge:
         """By tenant, the runs that are still to be checked in its round. The tenant whose turn it is comes first."""
         self._failed: set[RunId] = set()
 
-    @property
-    def in_progress(self) -> int:
-        """How many runs are being judged aside."""
-        return len(self._aside)
-
     def is_busy(self, run: RunId) -> bool:
         """Whether the run is being judged aside."""
         return run in self._aside

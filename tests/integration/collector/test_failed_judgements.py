@@ -106,9 +106,9 @@ def test_what_a_judgement_was_to_cover_that_the_collectors_end_cancels_is_still_
         async def end() -> None:
             judge.step(collector.time.monotonic() + timeline.BAD_END_SETTLE)
             await asyncio.sleep(0)
-            assert (judge.in_progress, run.bad_end_since) == (1, None)
+            assert (len(judge._aside), run.bad_end_since) == (1, None)
             await judge.finish(0.0)
-            while judge.in_progress:
+            while judge._aside:
                 await asyncio.sleep(0)
 
         collector.do(end())

@@ -296,7 +296,7 @@ class _Live:
                     for signal, data in monitor.requests():
                         await self._ingest.take(signal, data)
                 self._judge.step(self._clock.monotonic())
-                while self._judge.in_progress:
+                while self._judge._aside:
                     await asyncio.sleep(0.001)
                 for run in self._runs.by_id.values():
                     for rank in run.to_ask:

@@ -150,11 +150,11 @@ class Aside:
 
     def step(self) -> None:
         self.service.step()
-        assert self.service.judge.in_progress == 1
+        assert len(self.service.judge._aside) == 1
 
     async def settle(self) -> None:
         self.go.set()
-        while self.service.judge.in_progress:
+        while self.service.judge._aside:
             await asyncio.sleep(0.001)
 
     def culprits(self) -> list[list[int]]:
@@ -204,7 +204,7 @@ def test_a_wait_is_judged_once_the_rank_that_it_lacks_has_said_where_it_stands(a
         for rank in (0, 1, 3):
             await aside.service.take(*report_of(rank, 1, inflight=[{**WAIT, "age_s": 4.4}]))
         aside.service.step()
-        assert aside.service.judge.in_progress == 0
+        assert not aside.service.judge._aside
         aside.clock.advance(0.2)
         await aside.service.take(*report_of(2, 2, idle_s=4.6))
         aside.step()

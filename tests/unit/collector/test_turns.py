@@ -94,13 +94,13 @@ def test_a_tenant_has_at_most_two_large_runs_judged_aside(monkeypatch: pytest.Mo
                 wait_alone(run_in(service.runs, job=f"{tenant}/{number}"))
         while not service.judge.step(2.1):
             pass  # on a busy machine, a step is over before all were looked at
-        assert service.judge.in_progress == judge_module.CHILDREN
+        assert len(service.judge._aside) == judge_module.CHILDREN
         running = service.judge._aside_of
         assert max(running.values()) <= 2
         assert len(running) >= judge_module.MANY_CHILDREN
         go.set()
         is_done = False
-        while service.judge.in_progress or not is_done:
+        while service.judge._aside or not is_done:
             await asyncio.sleep(0.001)
             is_done = service.judge.step(2.1)
         assert not running
