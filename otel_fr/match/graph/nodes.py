@@ -132,9 +132,13 @@ def inverted(nodes: list[Node]) -> tuple[Instance, Instance, int, int] | None:
     for node in nodes:
         for rank in node.instance.calls:
             order.setdefault(rank, []).append(node.instance)
+    compared: set[tuple[InstanceKey, InstanceKey]] = set()
     for rank in sorted(order):
         mine = sorted(order[rank], key=lambda instance: instance.call(rank).record)
         for first, second in pairwise(mine):
+            if (first.key, second.key) in compared:
+                continue  # another rank enqueued them in this order, and none in the other one
+            compared.add((first.key, second.key))
             for other in sorted(set(first.calls).intersection(second.calls)):
                 if first.call(other).record > second.call(other).record:
                     return first, second, rank, other
