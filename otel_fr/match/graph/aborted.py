@@ -119,13 +119,17 @@ def _raised_in_a_wait(facts: Facts) -> set[int]:
             else:
                 open_[r] = call
     waiting_for = _waiting_for(facts) if open_ else {}
+    beside: dict[InstanceKey, set[int]] = {}
     for r, call in open_.items():
         key = instance_key(call)
         instance = facts.instances.get(key) if key is not None else None
-        if instance is not None:
-            beside = {other for other in instance.calls if _lasted(instance.call(other), evidence.window)}
-            if beside.union(*(waiting_for.get(m, ()) for m in _missing(facts, instance))) - {r}:
-                found.add(r)
+        if instance is None:
+            continue
+        if instance.key not in beside:
+            lasting = {other for other in instance.calls if _lasted(instance.call(other), evidence.window)}
+            beside[instance.key] = lasting.union(*(waiting_for.get(m, ()) for m in _missing(facts, instance)))
+        if not beside[instance.key] <= {r}:
+            found.add(r)
     return found
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from otel_fr.match import Call, Group, Rank
+from otel_fr.match import Call, Ending, Group, Rank
 from tests.support.evidence import call, judge, rank, world
 
 SIZE = 4_000
@@ -20,7 +21,14 @@ def network_failed(group: Group) -> _Job:
     return calls, [rank(r, 7, 4) for r in group.ranks]
 
 
-@pytest.mark.parametrize(("fault", "rule"), [(network_failed, "all_joined")])
+def program_gave_up(group: Group) -> _Job:
+    """Rank 0 is missing. All others have ended by a timeout of the program."""
+    gave_up: dict[str, Any] = {"ending": Ending.RAISED, "exception": "TimeoutError: the step took too long"}
+    others = group.ranks[1:]
+    return [call(r, 5, group=group) for r in others], [rank(0, 4), *(rank(r, 5, 4, **gave_up) for r in others)]
+
+
+@pytest.mark.parametrize(("fault", "rule"), [(network_failed, "all_joined"), (program_gave_up, "absent_rank")])
 def test_a_verdict_takes_no_longer_than_a_moment(fault: Callable[[Group], _Job], rule: str) -> None:
     group = world(SIZE)
     calls, ranks = fault(group)
