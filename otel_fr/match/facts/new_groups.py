@@ -133,12 +133,11 @@ def _by_votes(bad: Mismatch, meanings: Mapping[int, Mapping[int, Meaning]]) -> M
     here = meanings[number]
     passed = {rank for other, of_rank in meanings.items() if other > number for rank in of_rank} - here.keys()
     voters = here.keys() | passed
-    votes = {meaning: _supporters(meaning, here, passed) for meaning in here.values()}
-    most = max(votes.values(), key=len)
-    has_majority = 2 * len(most) > len(voters) and sum(len(given) == len(most) for given in votes.values()) == 1
+    given: dict[Meaning, set[int]] = {}
+    for rank, meaning in here.items():
+        given.setdefault(meaning, set()).add(rank)
+    votes = [ranks | passed.difference(meaning[0]) for meaning, ranks in given.items()]
+    most = max(votes, key=len)
+    has_majority = 2 * len(most) > len(voters) and sum(len(one) == len(most) for one in votes) == 1
     differing = tuple(rank for rank in here if not has_majority or rank not in most)
     return replace(bad, differing=differing, has_majority=has_majority)
-
-
-def _supporters(meaning: Meaning, here: Mapping[int, Meaning], passed: Iterable[int]) -> set[int]:
-    return {rank for rank, own in here.items() if own == meaning} | {rank for rank in passed if rank not in meaning[0]}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from otel_fr.match import Call, Ending, Group, Rank
+from otel_fr.match import Call, Ending, Group, NewGroup, Rank, Signature
 from tests.support.evidence import call, judge, rank, world
 
-SIZE = 4_000
+SIZE = 3_000
 _Job = tuple[list[Call], list[Rank]]
 
 
@@ -28,7 +28,20 @@ def program_gave_up(group: Group) -> _Job:
     return [call(r, 5, group=group) for r in others], [rank(0, 4), *(rank(r, 5, 4, **gave_up) for r in others)]
 
 
-@pytest.mark.parametrize(("fault", "rule"), [(network_failed, "all_joined"), (program_gave_up, "absent_rank")])
+def groups_differ(group: Group) -> _Job:
+    """Half of the ranks create a group of all ranks, the others one of all but the last."""
+    made = [NewGroup("1", "dp", group.ranks), NewGroup("1", "dp", group.ranks[:-1])]
+    calls = [
+        call(r, 1, group=group, stream="group", signature=Signature("new_group", new_group=made[r % 2]))
+        for r in group.ranks
+    ]
+    return calls, [rank(r, 0) for r in group.ranks]
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [(network_failed, "all_joined"), (program_gave_up, "absent_rank"), (groups_differ, "calls_differ")],
+)
 def test_a_verdict_takes_no_longer_than_a_moment(fault: Callable[[Group], _Job], rule: str) -> None:
     group = world(SIZE)
     calls, ranks = fault(group)
