@@ -106,12 +106,20 @@ def performance_of(run: Run) -> Performance:
     if found.seconds:
         calls, keys = call_times(run)
         measured = _Measured(run, calls, keys)
-        for group in np.unique(calls.group).tolist():
-            measured.add(group)
+        measured.add_all()
         found.kinds = sorted((kind for kind in measured.kinds if kind.calls), key=found.share, reverse=True)
         found.slowest = max(measured.slowest, key=lambda one: one.late.waited, default=None)
         found.waited_for = dict(measured.waited_for)
     return found
+
+
+def _kinds(calls: CallTimes, keys: list[KindKey]) -> list[Kind]:
+    """The kinds, without waits. There may be as many as calls, if each has another size."""
+    files = int(calls.dump.max(initial=0)) + 1
+    of_ranks = np.unique(calls.kind * files + calls.dump) // files
+    ranks, counts = (np.bincount(column, minlength=len(keys)).tolist() for column in (of_ranks, calls.kind))
+    seconds = np.bincount(calls.kind, calls.took, len(keys)).tolist()
+    return list(map(Kind, keys, ranks, counts, seconds))
 
 
 class _Room:
@@ -128,23 +136,24 @@ class _Measured:
         self._calls = calls
         self._groups = list(run.evidence.groups.values())
         self._ranks = np.array([dump.rank for dump in run.dumps], np.int64)
-        self.kinds = [self._kind(number, key) for number, key in enumerate(keys)]
+        self.kinds = _kinds(calls, keys)
         self.slowest: list[Slowest] = []
         self.waited_for: dict[int, float] = defaultdict(float)
-        # The calls by group, sequence number and rank.
-        self._order = np.lexsort((calls.dump, calls.sequence, calls.group))
 
-    def _kind(self, number: int, key: KindKey) -> Kind:
-        chosen = self._calls.kind == number
-        took = self._calls.took[chosen]
-        return Kind(key, len(np.unique(self._calls.dump[chosen])), len(took), float(took.sum()))
+    def add_all(self) -> None:
+        """Measure the waits in all groups."""
+        calls = self._calls
+        order = np.lexsort((calls.dump, calls.sequence, calls.group))
+        numbers, starts = np.unique(calls.group[order], return_index=True)
+        counts = np.diff(starts, append=len(order))
+        for number, start, count in zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True):
+            self._add(self._groups[number], order[start : start + count])
 
-    def add(self, number: int) -> None:
-        """Measure the waits in a group. ``number``: its index."""
-        group, calls = self._groups[number], self._calls
+    def _add(self, group: Group, order: Integers) -> None:
+        """Measure the waits in a group. ``order``: its calls by sequence number and rank."""
+        calls = self._calls
         if len(group.ranks) < 2:
             return
-        order = self._order[calls.group[self._order] == number]
         starts = np.flatnonzero(np.diff(calls.sequence[order], prepend=-1))
         blocks = Blocks(StragglerLimits(), _Room())
         blocks.members = len(group.ranks)

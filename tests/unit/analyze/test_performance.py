@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from otel_fr.analyze import HEALTHY, UNUSABLE, Analysis, analysis, load
+from otel_fr.analyze import HEALTHY, UNUSABLE, Analysis, analysis, load, performance
+from otel_fr.analyze.call_times import CallTimes, KindKey
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.analyze.performance import Kind
 from otel_fr.cli import main
@@ -111,6 +113,21 @@ def test_files_that_cannot_be_measured_are_judged(tmp_path: Path, monkeypatch: p
     report = job(tmp_path)
     assert report.status == HEALTHY
     assert not report.performance.kinds
+
+
+def test_calls_of_which_each_has_another_size_take_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a mixture of experts: each all_to_all has sizes of its own."""
+    count = 100_000
+    run = job(tmp_path, steps=2).run
+    assert run is not None
+    number, none, took = np.arange(count), np.zeros(count, np.int64), np.full(count, 0.5)
+    calls = CallTimes(number % 4, number, none, number, number, number, took, took, none)
+    keys = [KindKey("all_to_all_single", "default_pg", size, is_on_device=False) for size in range(count)]
+    monkeypatch.setattr(performance, "call_times", lambda _: (calls, keys))
+    begun = time.process_time()
+    kinds = performance.performance_of(run).kinds
+    assert time.process_time() - begun < 4
+    assert (len(kinds), {(kind.ranks, kind.calls, kind.seconds) for kind in kinds}) == (count, {(1, 1, 0.5)})
 
 
 def test_nobody_is_named_where_all_take_as_long(tmp_path: Path) -> None:
