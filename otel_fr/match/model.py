@@ -352,7 +352,7 @@ class Rank:
     @property
     def is_unheard(self) -> bool:
         """True if there is no evidence of the rank at all, now or earlier."""
-        return self.ending is Ending.UNKNOWN and not self.progress
+        return self.ending is Ending.UNKNOWN and not (self.progress or self.file) and self.heard_at is None
 
     @property
     def is_leaving(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,15 @@ def test_an_exception_of_communication_shows_the_fault_of_another(exception: str
     raised = rank(0, 5, 4, ending=Ending.RAISED, exception=exception)
     found = verdict([call(0, 5, CallState.FAILED, duration=6.0)], [raised, rank(1, 4), rank(2, 4)], gaps=0)
     assert {r for one in found for r in one.culprit_ranks} == (set() if "Timed out" in exception else {0})
+
+
+@pytest.mark.parametrize("known", [{"heard_at": 1.7e9}, {"file": "trace_2"}], ids=["fallen silent", "outdated file"])
+def test_a_rank_of_which_nothing_is_heard_any_more_was_not_left_out_for_want_of_room(known: dict[str, Any]) -> None:
+    calls = [call(0, 5), call(1, 5)]
+    ranks = [rank(0, 5, 4), rank(1, 5, 4), rank(2, 4, ending=Ending.UNKNOWN, complete=False, **known)]
+    (found,) = verdict(calls, ranks, gaps=2)
+    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, ())
+    assert found.summary.endswith("because otel-fr could not record some calls there")
 
 
 def test_a_healthy_job() -> None:
