@@ -84,11 +84,11 @@ def seconds(value: object, scale: float = 1.0) -> float | None:
 
 
 def checked_sizes(shapes: Sizes, dtypes: tuple[str, ...]) -> Sizes:
-    """The shapes. Empty if they are not shapes of integers.
+    """The shapes. Empty if they are not shapes of integers that a recorder may write.
 
     ``((),)`` is a tensor without dimensions. If there is no dtype, it stands for no tensor.
     """
-    if (shapes == ((),) and not dtypes) or not all(type(number) is int for shape in shapes for number in shape):
+    if (shapes == ((),) and not dtypes) or not bounded_numbers(list(chain.from_iterable(shapes))):
         return ()
     return shapes
 
@@ -116,7 +116,7 @@ def defined(sizes: Sizes, dtypes: tuple[str, ...]) -> tuple[Sizes, tuple[str, ..
 
 def splits(value: object) -> tuple[int, ...] | None:
     """The split sizes of an all_to_all_single."""
-    return tuple(value) if isinstance(value, list) and all(type(number) is int for number in value) else None
+    return tuple(value) if isinstance(value, list) and bounded_numbers(value) else None
 
 
 def frame_text(frame: object) -> str:

@@ -164,6 +164,14 @@ def test_calls_in_rings_of_another_machine_are_not_young(tmp_path: Path, seconds
     assert (cause["category"], cause["culprit_ranks"]) == ("missing_rank", [1])
 
 
+@pytest.mark.parametrize("size", [2**70, 10**5000], ids=["above 64 bits", "above what Python writes"])
+def test_a_size_that_no_recorder_writes_counts_as_not_recorded(tmp_path: Path, size: int) -> None:
+    write(tmp_path, {rank: [entry(0, "all_reduce", 1, sizes=[[size if rank == 1 else 4]])] for rank in range(3)})
+    report = analyze(tmp_path)
+    assert report.status == HEALTHY
+    assert to_json(report)
+
+
 def test_a_rank_whose_only_file_cannot_be_used_leaves_the_verdict_open(tmp_path: Path) -> None:
     write(tmp_path, {rank: [entry(0, "all_reduce", 1)] for rank in range(3)})
     assert analyze(tmp_path).status == HEALTHY
