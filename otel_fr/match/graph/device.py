@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from otel_fr.match.facts.calls import is_waiting
@@ -74,18 +75,23 @@ class OpenCalls:
 def open_calls(facts: Facts) -> dict[int, OpenCalls]:
     """Return `OpenCalls` for each rank that has any."""
     found: dict[int, OpenCalls] = {}
+    in_flight: dict[InstanceKey, int] = {}
     for key, instance in facts.instances.items():
-        for rank in instance.calls:
-            call = instance.call(rank)
-            if call.state is CallState.IN_FLIGHT and is_waiting(call, facts.evidence.window):
-                found.setdefault(rank, OpenCalls([], [])).keys.append(key)
+        calls_here = [call for r in instance.calls if (call := instance.call(r)).state is CallState.IN_FLIGHT]
+        in_flight[key] = len(calls_here)
+        for call in calls_here:
+            if is_waiting(call, facts.evidence.window):
+                found.setdefault(call.rank, OpenCalls([], [])).keys.append(key)
     for rank, calls in found.items():
         calls.keys.sort(key=lambda key: facts.instances[key].call(rank).record)
-        calls.late.extend(_late_calls(facts, rank, calls.keys))
+        calls.late.extend(_late_calls(facts, rank, calls.keys, in_flight))
     return found
 
 
-def _late_calls(facts: Facts, rank: int, keys: Iterable[InstanceKey]) -> Iterator[LateCall]:
+def _late_calls(
+    facts: Facts, rank: int, keys: Iterable[InstanceKey], in_flight: Mapping[InstanceKey, int]
+) -> Iterator[LateCall]:
+    """Yield the rank's late calls. ``in_flight``: how many ranks have the instance in flight."""
     evidence, instances, completions = facts.evidence, facts.instances, facts.completions
     if evidence.ranks[rank].ending is Ending.UNKNOWN:
         return  # It has fallen silent: what was in flight in its last report may long have completed.
@@ -107,7 +113,7 @@ def _late_calls(facts: Facts, rank: int, keys: Iterable[InstanceKey]) -> Iterato
         if has_ended_well and needs_every_rank and ahead[1] > instance.sequence_id:
             continue  # its device did its part of later calls: its recorder was last read before its process ended
         # Mostly, another rank has the call in flight, too. Then completions need not be counted.
-        only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
+        only = in_flight[key] == 1
         others = [r for r, _ in completions.of(instance)] if only else []
         all_others = only and len(others) + 1 >= len(instance.members)
         long_ago = all_others and all(_is_still_for_long(evidence, r) for r in others)
@@ -196,6 +202,7 @@ def stuck_devices(
         if key not in explained and not proven.keys() >= set(node.waiting):
             for rank in node.next:
                 wanted.setdefault(rank, []).append(key)
+    others_wait = cache(lambda key: _others_wait(facts, key, proven))
     found: list[StuckDevice] = []
     for rank in sorted(late):
         keys, own = calls_of[rank].keys, late[rank]
@@ -205,7 +212,7 @@ def stuck_devices(
         if rank in wanted:
             is_stuck = rank in proven or alone
         else:
-            shared = rank in proven and any(_others_wait(facts, key, rank, proven) for key in keys)
+            shared = rank in proven and any(map(others_wait, keys))
             # Nobody waits yet, or only in calls that it has enqueued as well: its report may be older than the others'.
             is_stuck = (alone and aged and own[0].long_ago) or (shared and (aged or len(own) >= MIN_BEHIND))
         if is_stuck:
@@ -216,12 +223,11 @@ def stuck_devices(
     return found
 
 
-def _others_wait(facts: Facts, key: InstanceKey, rank: int, late: Mapping[int, object]) -> bool:
-    """True if a rank that is not late itself waits in this instance, which ``rank`` has enqueued too."""
+def _others_wait(facts: Facts, key: InstanceKey, late: Container[int]) -> bool:
+    """True if a rank that is not late itself waits in this instance."""
     instance = facts.instances[key]
     return any(
-        other != rank
-        and other not in late
+        other not in late
         and instance.call(other).state is CallState.IN_FLIGHT
         and is_waiting(instance.call(other), facts.evidence.window)
         for other in instance.calls
