@@ -84,18 +84,17 @@ def holding_texts(case: Case, node: Node, culprits: Sequence[int]) -> list[str]:
     # If a machine is lost, or ranks ended together, ranks that are no members are named, too.
     members = set(instance.members)
     missing = [rank for rank in culprits if rank in members and rank not in instance.calls]
+    blocking = missing or [rank for rank in culprits if rank in members]
     did_not = "did not join" if instance.p2p is None else "did not make the other half of"
+    did = f"{did_not if missing else 'failed in'} {instance_text(instance)}"
     if are_silent(evidence, culprits):
-        they = verb(culprits, "it", "they") if len(missing) == len(culprits) else ranks_text(missing)
-        parts = [silence_text(case, culprits)]
-        parts.append(f"{they} {did_not} {instance_text(instance)}")
-    elif missing and not members.issuperset(culprits):
-        how = describe_ending(evidence.ranks[culprits[0]], several=True)
-        parts = [f"{machines.named(culprits)} {how}", f"{ranks_text(missing)} {did_not} {instance_text(instance)}"]
-    elif missing:
-        parts = [f"{machines.named(missing)} {did_not} {instance_text(instance)}"]
+        they = verb(culprits, "it", "they") if len(missing) == len(culprits) else ranks_text(blocking)
+        parts = [silence_text(case, culprits), f"{they} {did}"]
+    elif members.issuperset(culprits):
+        parts = [f"{machines.named(blocking)} {did}"]
     else:
-        parts = [f"{machines.named(culprits)} failed in {instance_text(instance)}"]
+        how = describe_ending(evidence.ranks[culprits[0]], several=True)
+        parts = [f"{machines.named(culprits)} {how}", f"{ranks_text(blocking)} {did}"]
     wheres = [where_texts(case, rank, instance) for rank in culprits[:MAX_ENDINGS]]
     if len(culprits) == 1 and not are_silent(evidence, culprits):
         parts.append(wheres[0].pop(0))

@@ -122,6 +122,20 @@ def test_ranks_of_several_groups_that_a_signal_ends_together_are_one_fault(
     assert {one.category for one in found} == {Category.RANK_DEAD}
 
 
+@pytest.mark.parametrize(("reached", "did"), [(4, "did not join"), (5, "failed in")])
+def test_only_the_members_of_a_group_failed_in_its_call(reached: int, did: str) -> None:
+    """As above; ranks 2 and 3 have joined the calls in which they are awaited, or not."""
+    groups = [Group(f"d{at}", f"{at + 1}", "dp", (at, at + 2)) for at in (0, 1)]
+    end: dict[str, Any] = {"ending": Ending.KILLED, "signal": SIGKILL, "idle": 5.0, "ended_for": 5.0}
+    ranks = [rank(r, counts={f"d{r}": (5, 4)}) for r in (0, 1)]
+    ranks += [rank(r, counts={f"d{r - 2}": (reached, 4)}, **end) for r in (2, 3)]
+    calls = [call(r, 5, group=f"d{r % 2}") for r in range(2 if reached < 5 else 4)]
+    (found,) = causes(judge(calls, ranks, groups, 4))
+    assert found.culprit_ranks == (2, 3)
+    named = f"ranks 2, 3 were killed by signal 9 (SIGKILL); rank 2 {did} all_reduce number 5 of group dp (1)"
+    assert found.summary == f"{named}; rank 0 waits"
+
+
 @pytest.mark.parametrize(("ago", "culprits"), [(35.0, (2, 3)), (4.0, (2,))])
 def test_a_rank_that_waited_for_another_one_is_no_victim_if_both_were_killed_at_once(
     ago: float, culprits: tuple[int, ...]
