@@ -236,7 +236,8 @@ def culprit_deaths(facts: Facts, excused: frozenset[int]) -> frozenset[int]:
         running = any(info.ending is Ending.RUNNING for info in evidence.ranks.values())
         if others_ended or not running:
             return frozenset()
-        is_of_all = len(stopped) > 1 or any(by_user(evidence.ranks[r]) for r in stopped)
+        infos = [evidence.ranks[r] for r in stopped]
+        is_of_all = len(stopped) > 1 or any(by_user(info) or info.ended_by_monitor for info in infos)
         return frozenset(stopped - stopped_late(facts, stopped) if is_of_all else stopped)
     waiting = {r for r in candidates if _open_calls(by_rank.get(r, ()))}
     first = candidates - waiting

@@ -52,11 +52,13 @@ def test_a_rank_that_its_monitor_ended_was_overdue_not_dead(number: int) -> None
     assert (alone.category, alone.culprit_ranks) == (Category.SECTION_OVERRUN, (1,))
 
 
-def test_a_victim_that_its_monitor_ended_is_no_cause() -> None:
-    victims = [
-        overdue(rank, LOAD, ending=Ending.KILLED, signal=int(SIGTERM), ended_by_monitor=True) for rank in waiters(0, 2)
-    ]
-    (cause,) = causes(judge(in_it(0, 2), [*victims, alive(1, w=4)], GROUPS, 3))
+@pytest.mark.parametrize("ended", [(0, 2), (0,)], ids=["all", "the first"])
+def test_a_victim_that_its_monitor_ended_is_no_cause(ended: tuple[int, ...]) -> None:
+    ranks = waiters(0, 2)
+    for rank in ranks:
+        if rank.rank in ended:
+            overdue(rank, LOAD, ending=Ending.KILLED, signal=int(SIGTERM), ended_by_monitor=True)
+    (cause,) = causes(judge(in_it(0, 2), [*ranks, alive(1, w=4)], GROUPS, 3))
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
 
 
