@@ -197,7 +197,7 @@ class Service:
         if self._traces is not None:
             with self._faults.caught("forward", "could not send the traces of incidents"):
                 self._traces.finish()
-        self.outlets.step(self.clock(), final=True)
+        self.outlets.step(self.clock(), self.book, final=True)
 
     def step(self) -> bool:
         """Do what is due now.
@@ -221,7 +221,7 @@ class Service:
             self._slow_looks.step(now)
         if now - self._cleaned_at >= CLEAN_UP_INTERVAL:
             is_done = self._cleaned(now) and is_done
-        self.outlets.step(now)
+        self.outlets.step(now, self.book)
         return is_done
 
     def _cleaned(self, now: float) -> bool:

@@ -105,6 +105,11 @@ class KeptIncidents:
         known = (one for one in self._all.values() if one.is_open or self._wall() < one.told_until)
         return [one.data for one in known if one.is_alerting(now)]
 
+    def is_alerting(self, run: RunId, number: str, now: float) -> bool:
+        """Whether people must know of the run's incident with that id at the monotonic time ``now``."""
+        incident = self._all.get((run, number))
+        return incident is not None and incident.is_alerting(now)
+
     def runs(self) -> list[RunId]:
         """The runs that have open incidents."""
         return list(dict.fromkeys(run for own in self._firing.values() for run, _ in own))

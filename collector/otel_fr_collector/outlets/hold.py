@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
+from otel_fr_collector.incidents.kept import KeptIncidents
 from otel_fr_collector.jobs.run import RunId
 
 
@@ -32,10 +33,14 @@ class Hold:
                 return None
         return change
 
-    def due(self, now: float) -> list[IncidentChange]:
-        """Return the openings of incidents that have now lasted long enough."""
-        found = [key for key, change in self._held.items() if change.incident.is_alerting(now)]
-        return [self._held.pop(key) for key in found]
+    def due(self, now: float, book: KeptIncidents) -> list[IncidentChange]:
+        """Return the openings of incidents that have now lasted long enough.
+
+        Args:
+            book: has the incidents as they are now. A wait that ends or comes back does not always make a change.
+        """
+        lasted = [key for key, change in self._held.items() if change.incident.is_alerting(now)]
+        return [self._held.pop(key) for key in lasted if book.is_alerting(*key, now)]
 
     def resume(self, incidents: Iterable[Incident], now: float) -> list[Incident]:
         """Continue incidents from before a restart or of another collector. Return those known to receivers."""

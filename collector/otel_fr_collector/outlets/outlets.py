@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from otel_fr_collector.faults import Faults
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.incidents.kept import KeptIncidents
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.event_stream import EventStream
@@ -85,16 +86,17 @@ class Outlets:
             with self._caught(outlet.name):
                 outlet.publish(change)
 
-    def step(self, now: float, *, final: bool = False) -> None:
+    def step(self, now: float, book: KeptIncidents, *, final: bool = False) -> None:
         """Print incidents that are due, and publish those that have lasted long enough.
 
         Args:
             now: monotonic time.
+            book: has the incidents as they are now.
             final: the collector stops, so everything is printed and the event stream ends.
         """
         with self._caught("terminal"):
             self.terminal.step(now, final=final)
-        for change in self._hold.due(now):
+        for change in self._hold.due(now, book):
             self._tell(change)
         if final:
             self.event_stream.close()

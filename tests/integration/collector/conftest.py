@@ -59,8 +59,8 @@ def collector() -> Iterator[VirtualCollector]:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    one = Site()
+def site(tmp_path: Path) -> Iterator[Site]:
+    one = Site(data=tmp_path / "data")
     with one.collector:
         yield one
 

@@ -272,7 +272,7 @@ def test_an_incident_that_another_collector_continues_is_not_printed() -> None:
     for change in (mine, others):
         outlets.publish(change, 0.0, has_files=False)
     outlets.forget(others.incident.run)
-    outlets.step(0.0, final=True)
+    outlets.step(0.0, IncidentBook(), final=True)
     assert "mine" in printed.getvalue()
     assert "others" not in printed.getvalue()
 
