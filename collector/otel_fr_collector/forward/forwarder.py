@@ -70,11 +70,8 @@ class Forwarder:
         if not data or signal not in self._signals:
             return
         if signal == TRACES and self._selection is not None:
-            self._selection.hold(data)
-            if len(data) < LARGE_REQUEST_BYTES:
-                data = self._selection.select(data)
-            else:
-                data = await asyncio.to_thread(self._selection.select, data)
+            select = self._selection.take(data)
+            data = select() if len(data) < LARGE_REQUEST_BYTES else await asyncio.to_thread(select)
             if not data:
                 return
         put = self._put(signal, data)

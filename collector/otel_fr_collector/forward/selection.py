@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -29,17 +30,19 @@ class Selection:
         self._held: deque[tuple[float, bytes]] = deque()
         self._held_bytes = 0
 
-    def hold(self, data: bytes) -> None:
-        """Keep a request for `HOLD_SECONDS`, so that the rest of its spans can be forwarded later."""
+    def take(self, data: bytes) -> Callable[[], bytes]:
+        """Keep a request for `HOLD_SECONDS`, so that the rest of its spans can be forwarded later.
+
+        Returns:
+            a function that selects the part that is forwarded now (empty: none). A thread may call it: the spans of a
+            trace that is marked meanwhile belong to the rest.
+        """
         now = self._clock()
         self._held.append((now, data))
         self._held_bytes += len(data)
         while self._held and (self._held_bytes > HOLD_BYTES or self._held[0][0] < now - HOLD_SECONDS):
             self._held_bytes -= len(self._held.popleft()[1])
-
-    def select(self, data: bytes) -> bytes:
-        """The part of a request that is forwarded now. Empty if there is none."""
-        return partial.select_traces(data, self._marked.__contains__)
+        return functools.partial(partial.select_traces, data, self._marked.__contains__)
 
     def mark(self, trace: bytes) -> list[bytes]:
         """Mark the trace of an incident. From now on its spans are forwarded.
@@ -49,8 +52,6 @@ class Selection:
         """
         if trace in self._marked:
             return []
-        self._marked[trace] = None
-        if len(self._marked) > MAX_TRACES:
-            del self._marked[next(iter(self._marked))]
+        self._marked = dict.fromkeys([*self._marked, trace][-MAX_TRACES:])  # a copy: `take` has given away the old one
         found = [partial.select_traces(data, trace.__eq__) for _, data in self._held if trace in data]
         return [data for data in found if data]

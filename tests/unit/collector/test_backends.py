@@ -33,12 +33,20 @@ def test_held_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     holding = Selection(clock=lambda: now[0])
     for n in range(1, 101):
-        holding.hold(spans(n, size=100))
+        holding.take(spans(n, size=100))
     assert holding.mark((1).to_bytes(16, "big")) == []
     assert len(holding.mark((100).to_bytes(16, "big"))) == 1
     now[0] = selection.HOLD_SECONDS + 1
-    holding.hold(spans(101))
+    holding.take(spans(101))
     assert holding.mark((99).to_bytes(16, "big")) == []
+
+
+def test_a_trace_that_is_marked_while_a_request_is_selected_is_forwarded_once() -> None:
+    selection, request = Selection(), spans(1)
+    select = selection.take(request)
+    found = selection.mark((1).to_bytes(16, "big"))
+    assert [*found, select()] == [request, b""]
+    assert selection.take(request)() == request
 
 
 @pytest.mark.parametrize(
