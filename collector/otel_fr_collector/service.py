@@ -283,7 +283,8 @@ class Service:
             run_id = waiting.popleft()
             known = self.runs.by_id.get(run_id)
             if known is None:
-                self._close(run_id, now)
+                self._take_changes(self.book.resolve_run(run_id, now, Resolution.UNHEARD), now)
+                self.book.drop_run(run_id)
                 continue
             accused = self.book.accused(run_id)
             later = [run for run in of_job[run_id.job] if run.first_seen > known.first_seen]
@@ -300,10 +301,6 @@ class Service:
                 self._take_changes(self.book.resolve_run(run_id, now, why), now)
         return True
 
-    def _close(self, run: RunId, now: float) -> None:
-        self._take_changes(self.book.resolve_run(run, now, Resolution.UNHEARD), now)
-        self.book.drop_run(run)
-
     def _may_judge(self, run: Run, now: float) -> bool:
         return self._persistence is None or self._persistence.may_judge(run, now)
 
@@ -318,6 +315,8 @@ class Service:
     def _forget(self, run: RunId) -> None:
         self.outlets.forget(run)
         self.control.forget(run)
+        if self._traces is not None:
+            self._traces.forget(run)
 
     def _take_changes(self, changes: list[IncidentChange], now: float) -> None:
         """Publish changes in order, once they are stored or `timeline.PUBLISH_PATIENCE` is over."""

@@ -14,6 +14,7 @@ from otel_fr_collector import timeline
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.rank_facts import culprit_facts, is_known, waiting_facts
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.otlp.signals import TRACES
 from otel_fr_collector.storage.store import Store
@@ -118,6 +119,10 @@ class IncidentTraces:
             if incident.is_open and ((run is not None and not run.resource) or now < deadline):
                 continue
             self._open(incident)
+
+    def forget(self, run: RunId) -> None:
+        """Drop a run's incidents that are held back: another collector continues them."""
+        self._held = {number: held for number, held in self._held.items() if held[0].run != run}
 
     def finish(self) -> None:
         """Send all incidents that are held back, because the collector stops."""

@@ -237,6 +237,16 @@ def test_what_was_held_back_when_the_collector_was_killed_is_sent_by_the_next(pl
     assert play.notes.values == {"one": play.incident.data["trace_id"]}
 
 
+def test_what_another_collector_continues_is_not_sent(play: Play) -> None:
+    play.report(0, 1, 2, 3, stack="")
+    play.publish(ChangeKind.OPENED)
+    play.traces.forget(RUN)
+    play.now += timeline.TRACE_HOLD + 0.1
+    play.traces.step()
+    play.traces.finish()
+    assert play.backend.names == []
+
+
 def test_a_stop_sends_what_is_held_back(play: Play) -> None:
     play.publish(ChangeKind.OPENED)
     play.traces.finish()
