@@ -81,8 +81,8 @@ class JobGauges(Collector):
         found: dict[tuple[str, ...], float] = {}
         for run in self._runs.by_id.values():
             for state, slowest in run.slowest(now):
-                job, group = _labels(run, state)
-                found[job, group, str(slowest.rank)] = slowest.waited
+                key = (*_labels(run, state), str(slowest.rank))
+                found[key] = max(found.get(key, 0.0), slowest.waited)
         return largest(GaugeMetricFamily, "otel_fr_straggler_wait_ratio", found, MAX_STRAGGLERS)
 
     def _waits(self) -> CounterMetricFamily:
