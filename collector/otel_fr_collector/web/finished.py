@@ -13,6 +13,7 @@ import logging
 from otel_fr.api_answers import JobState
 from otel_fr_collector import timeline
 from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.runs import MAX_RUNS
 from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage.backend import MAX_PAGE, StoreError
@@ -22,8 +23,6 @@ from otel_fr_collector.web.job_views import job_key, summary
 
 _log = logging.getLogger(__name__)
 
-MAX_WAITING = 1_024
-"""Runs that have ended and are not kept yet. The collector knows at most this many runs."""
 MAX_LATEST = 256
 """Jobs that are kept in memory if there is no store."""
 MAX_DETAIL = 64 * 1024
@@ -46,7 +45,8 @@ class Finished:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._waiting: asyncio.Queue[Run] = asyncio.Queue(MAX_WAITING)
+        self._waiting: asyncio.Queue[Run] = asyncio.Queue(MAX_RUNS)
+        """Runs that have ended and are not kept yet. All may end at once."""
         self._latest: dict[str, FinishedJob] = {}
         """Without a store, the jobs by key, in the order in which they were dropped."""
         self._shown: dict[RunId, float] = {}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.runs import MAX_RUNS
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.outlets.outlets import Outlets
@@ -86,6 +87,14 @@ def test_without_a_store_the_order_is_that_of_the_ends_and_a_run_is_listed_once(
     found = asyncio.run(kept.job(job_key(after.id), EVERYTHING))
     assert found is not None
     assert json.loads(found)["world_size"] == 4
+
+
+def test_all_runs_may_end_at_once() -> None:
+    service = Service(metrics := Metrics(), Outlets(metrics))
+    kept = Finished(service)
+    for number in range(MAX_RUNS):
+        service.on_dropped(Run(RunId(str(number), 0, "r"), 0.0, 0.0))
+    assert kept._waiting.qsize() == MAX_RUNS
 
 
 def test_of_many_running_jobs_each_is_shown_to_other_collectors(
