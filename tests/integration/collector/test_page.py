@@ -121,6 +121,11 @@ def test_what_a_busy_collector_refuses_is_asked_for_again(stage: Stage, watched:
     page.reload()
     expect(page.locator("#open-count")).to_have_text("1")
     assert "503" in watched.problems.pop()
+    page.route("**/api/v1/jobs?state=finished*", lambda route: route.fulfill(status=503, json=busy), times=1)
+    stage.end(stage.job(2, "over"))
+    page.goto(f"{stage.url}/#/")
+    expect(page.locator("#finished [data-item]")).to_have_count(1)
+    assert "503" in watched.problems.pop()
 
 
 def test_older_incidents_are_offered_only_if_there_are_some(stage: Stage, page: Any) -> None:

@@ -2,6 +2,7 @@
 
 const RETRY = [500, 1000, 2000, 5000];
 const SILENCE = 40000; // ms; the collector sends at least a comment every 15 s
+const AGAIN = 2000; // ms after which a busy collector is asked again
 
 let token = sessionStorage.getItem("otel-fr-token") ?? "";
 
@@ -33,6 +34,18 @@ export async function get(path, method = "GET") {
     throw new Refused(answer.status, text);
   }
   return answer.json();
+}
+
+// As `get`, but asks a busy collector again until it answers.
+export async function getPatiently(path) {
+  for (;;) {
+    try {
+      return await get(path);
+    } catch (error) {
+      if (!(error instanceof Refused && error.status === 503)) throw error;
+    }
+    await new Promise((done) => setTimeout(done, AGAIN));
+  }
 }
 
 // Calls on.event(name, data) for each event, and on.state("on" | "off" | "token") as the connection changes.

@@ -1,6 +1,6 @@
 // Routes, keys, theme, and the live state that the views show.
 
-import { Refused, get, listen, useToken } from "./api.js";
+import { getPatiently, listen, useToken } from "./api.js";
 import { byId, setText } from "./dom.js";
 import { jobView } from "./job.js";
 import { incidentView, incidentsView, jobsView, missingView } from "./views.js";
@@ -8,7 +8,6 @@ import { incidentView, incidentsView, jobsView, missingView } from "./views.js";
 const main = byId("main");
 const live = byId("live");
 const openCount = byId("open-count");
-const AGAIN = 2000; // ms after which a busy collector is asked again for the incidents
 const state = { jobs: null, incidents: null };
 let view = null;
 
@@ -64,14 +63,12 @@ async function loadIncidents() {
   const mine = [];
   told = mine;
   try {
-    const { incidents } = await get("incidents?view=brief&include=consequences");
+    const { incidents } = await getPatiently("incidents?view=brief&include=consequences");
     if (told !== mine) return; // the stream has connected again: a newer list comes, or has come
     state.incidents = incidents;
     for (const one of mine) put(one);
-  } catch (error) {
-    // If the stream breaks, too, the list is loaded once it is connected again.
-    if (error instanceof Refused && error.status === 503 && told === mine) setTimeout(loadIncidents, AGAIN);
-    return;
+  } catch {
+    return; // the list is loaded once the stream is connected again
   } finally {
     if (told === mine) told = null;
   }

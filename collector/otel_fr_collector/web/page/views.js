@@ -1,6 +1,6 @@
 // The views, one for each route. A job's view is in job.js. A view has a node, update(state), and the actions of its keys.
 
-import { get } from "./api.js";
+import { get, getPatiently } from "./api.js";
 import { card, kindOf, tick } from "./card.js";
 import { ago, h, keyed, setClass, setText } from "./dom.js";
 import { incidentBody, incidentList } from "./incident.js";
@@ -57,7 +57,7 @@ function makeFinished(changed) {
 
   async function load(further = false) {
     const before = further && shown.length ? `&before=${encodeURIComponent(shown[shown.length - 1].last_heard_at)}` : "";
-    const found = await get(`jobs?state=finished&limit=${FINISHED}${before}`).catch(() => null);
+    const found = await getPatiently(`jobs?state=finished&limit=${FINISHED}${before}`).catch(() => null);
     if (!found) return;
     const fresh = new Map([...(further ? shown : []), ...found.jobs].map((job) => [job.id, job]));
     older.hidden = found.jobs.length < FINISHED;
@@ -114,7 +114,7 @@ export function incidentsView() {
   async function before(limit) {
     const first = [...past, ...(state.incidents ?? [])].reduce((a, b) => (!a || b.detected_at < a.detected_at ? b : a), null);
     if (!first) return [];
-    return (await get(`incidents?view=brief&include=consequences&limit=${limit}&before=${encodeURIComponent(first.detected_at)}`)).incidents;
+    return (await getPatiently(`incidents?view=brief&include=consequences&limit=${limit}&before=${encodeURIComponent(first.detected_at)}`)).incidents;
   }
 
   async function loadOlder() {
