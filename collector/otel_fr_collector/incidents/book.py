@@ -24,7 +24,6 @@ _log = logging.getLogger(__name__)
 MAX_OPEN_PER_RUN = 200
 """Open incidents of one run; later ones are dropped, because the earlier ones show the fault."""
 
-
 _AFTERMATH = frozenset(
     {
         Category.RANK_DEAD,
@@ -242,6 +241,7 @@ class IncidentBook(KeptIncidents):
             return []
         cause = self._cause(run.id, finding, keys, now)
         started = enqueued if enqueued is not None else wall - (finding.age or 0.0)
+        wall = self._own_moment(wall)
         if known is None:
             number = self._number(run.id, finding.key)
             known = Incident(number, run.id, finding, [finding.key], cause, now, wall, started)

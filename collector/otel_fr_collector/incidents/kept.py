@@ -144,6 +144,16 @@ class KeptIncidents:
         if incident.is_open:
             self._open_bytes += more
 
+    def _own_moment(self, wall: float) -> float:
+        """The first millisecond from a Unix time on in which no incident was detected.
+
+        Lists are in this order, also after a restart, and are continued from a time in milliseconds.
+        """
+        taken = {int(one.detected * 1e3) for one in self._all.values()}
+        while int(wall * 1e3) in taken:
+            wall += 1e-3
+        return wall
+
     def _owner(self, run: RunId) -> Owner:
         return Owner(self._tenant_of(run.job), run.job)
 

@@ -9,7 +9,9 @@ from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.outlets.log import LogLines
+from otel_fr_collector.web.incident_lists import Query, remembered
 
+from otel_fr.incident import unix
 from otel_fr.match import Category, Finding
 from tests.support.evidence import WORLD, finding
 from tests.support.told import new_run
@@ -45,6 +47,16 @@ def test_an_incident_that_the_book_attributes_to_an_earlier_one_has_no_culprits(
     assert (consequence["culprit_ranks"], consequence["stacks"]) == ([], {})
     assert consequence["caused_by"] == cause["id"]
     assert "rank 0" in consequence["summary"], "the sentence still says for which rank the others wait"
+
+
+def test_a_list_is_continued_between_the_incidents_of_one_verdict() -> None:
+    book, _ = judged([MISSING, STALLED])
+    before, ids = None, []
+    for _ in range(2):
+        ((shown, _),) = remembered(book.known(), Query(None, None, before, 1, folded=False))
+        before = unix(shown["detected_at"])
+        ids.append(shown["id"])
+    assert ids == [one.id for one in reversed(book.known())]
 
 
 def test_the_log_names_the_cause_of_a_consequence_instead_of_culprits(caplog: pytest.LogCaptureFixture) -> None:
