@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from otel_fr_collector.forward.backends import Backend
 from otel_fr_collector.forward.queues import Put, Queues
-from otel_fr_collector.forward.selection import Selection
+from otel_fr_collector.forward.selection import Selection, parts_of
 from otel_fr_collector.forward.sender import Sender
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import TRACES
@@ -19,8 +21,9 @@ CLEAN_EVERY = 10.0
 """Seconds between two clean-ups. A clean-up drops old requests, and retries a failed file."""
 MAX_AGE = 86_400.0
 """Seconds after which a request that no backend has accepted is dropped."""
-LARGE_REQUEST_BYTES = 1 << 20
-"""Traces are selected from a request of at least this size, in bytes, in a thread."""
+LARGE_BYTES = 1 << 20
+"""Traces are selected from requests of at least this size, in bytes, in a thread."""
+_T = TypeVar("_T")
 
 
 class Forwarder:
@@ -47,6 +50,7 @@ class Forwarder:
         self._senders = [Sender(backend, queues, metrics) for backend in backends]
         self._sending: list[asyncio.Task[None]] = []
         self._cleaning: asyncio.Task[None] | None = None
+        self._offering: set[asyncio.Task[None]] = set()  # asyncio keeps no reference to a task
         metrics.watch_forwarding(queues.sizes, queues.max_bytes, lambda: queues.is_up)
 
     @property
@@ -70,8 +74,7 @@ class Forwarder:
         if not data or signal not in self._signals:
             return
         if signal == TRACES and self._selection is not None:
-            select = self._selection.take(data)
-            data = select() if len(data) < LARGE_REQUEST_BYTES else await asyncio.to_thread(select)
+            data = await _selected(self._selection.take(data), len(data))
             if not data:
                 return
         put = self._put(signal, data)
@@ -94,12 +97,18 @@ class Forwarder:
 
     def keep_trace(self, trace: bytes) -> None:
         """Forward the spans of an incident's trace even if only selected traces are forwarded."""
-        if self._selection is not None:
-            for data in self._selection.mark(trace):
-                self.offer(TRACES, data)
+        if self._selection is not None and (kept := self._selection.mark(trace)):
+            task = asyncio.get_running_loop().create_task(self._offer_parts(trace, kept))
+            self._offering.add(task)
+            task.add_done_callback(self._offering.discard)
+
+    async def _offer_parts(self, trace: bytes, requests: Sequence[bytes]) -> None:
+        for data in await _selected(functools.partial(parts_of, trace, requests), sum(map(len, requests))):
+            self.offer(TRACES, data)
 
     async def stop(self, seconds: float) -> None:
         """Send queued requests, for at most this many seconds."""
+        await asyncio.gather(*self._offering)
         for sender in self._senders:
             sender.end()
         await asyncio.wait(self._sending, timeout=seconds)
@@ -140,3 +149,8 @@ class Forwarder:
             else:
                 sender.complain("its queue is full; dropping requests")
         return put
+
+
+async def _selected(select: Callable[[], _T], size: int) -> _T:
+    """The result of a selection. ``size``: bytes of the requests."""
+    return select() if size < LARGE_BYTES else await asyncio.to_thread(select)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from otel_fr_collector.otlp import partial
 
@@ -48,10 +48,15 @@ class Selection:
         """Mark the trace of an incident. From now on its spans are forwarded.
 
         Returns:
-            The parts of kept requests that must now be forwarded, too.
+            The kept requests. Their spans of the trace must now be forwarded, too (`parts_of`).
         """
         if trace in self._marked:
             return []
         self._marked = dict.fromkeys([*self._marked, trace][-MAX_TRACES:])  # a copy: `take` has given away the old one
-        found = [partial.select_traces(data, trace.__eq__) for _, data in self._held if trace in data]
-        return [data for data in found if data]
+        return [data for _, data in self._held]
+
+
+def parts_of(trace: bytes, requests: Iterable[bytes]) -> list[bytes]:
+    """The parts of requests that belong to a trace."""
+    found = [partial.select_traces(data, trace.__eq__) for data in requests if trace in data]
+    return [data for data in found if data]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -9,9 +10,13 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from otel_fr_collector.forward import selection
 from otel_fr_collector.forward.backends import parse_backend, read_headers
-from otel_fr_collector.forward.selection import Selection
+from otel_fr_collector.forward.forwarder import LARGE_BYTES, Forwarder
+from otel_fr_collector.forward.queues import Queues
+from otel_fr_collector.forward.selection import Selection, parts_of
+from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import MAX_RETRY_AFTER, bounded_delay, read_retry_after
 from otel_fr_collector.otlp import partial
+from otel_fr_collector.otlp.signals import TRACES
 
 from tests.support.otlp_messages import spans
 
@@ -28,25 +33,46 @@ def test_a_selection_loses_nothing_of_the_spans_it_keeps() -> None:
     assert partial.select_traces(both.SerializeToString(), lambda _: True) == both.SerializeToString()
 
 
+def kept_of(selection: Selection, trace: int) -> list[bytes]:
+    """What must be forwarded of the kept requests once the trace is marked."""
+    name = trace.to_bytes(16, "big")
+    return parts_of(name, selection.mark(name))
+
+
 def test_held_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "HOLD_BYTES", 5_000)
     now = [0.0]
     holding = Selection(clock=lambda: now[0])
     for n in range(1, 101):
         holding.take(spans(n, size=100))
-    assert holding.mark((1).to_bytes(16, "big")) == []
-    assert len(holding.mark((100).to_bytes(16, "big"))) == 1
+    assert kept_of(holding, 1) == []
+    assert len(kept_of(holding, 100)) == 1
     now[0] = selection.HOLD_SECONDS + 1
     holding.take(spans(101))
-    assert holding.mark((99).to_bytes(16, "big")) == []
+    assert kept_of(holding, 99) == []
 
 
 def test_a_trace_that_is_marked_while_a_request_is_selected_is_forwarded_once() -> None:
     selection, request = Selection(), spans(1)
     select = selection.take(request)
-    found = selection.mark((1).to_bytes(16, "big"))
-    assert [*found, select()] == [request, b""]
+    assert [*kept_of(selection, 1), select()] == [request, b""]
     assert selection.take(request)() == request
+
+
+def test_many_kept_requests_are_searched_beside_other_work() -> None:
+    """They take tenths of a second, and an incident may have a hundred consequences, each in another trace."""
+
+    async def play() -> list[int]:
+        queues = Queues(["backend"], 1 << 30)
+        forwarder = Forwarder(queues, [], Metrics(), selection=Selection())
+        await forwarder.take(TRACES, spans(1, size=LARGE_BYTES))
+        forwarder.keep_trace((1).to_bytes(16, "big"))
+        await asyncio.sleep(0)
+        counts = [len(queues.waiting["backend"])]
+        await asyncio.gather(*forwarder._offering)
+        return [*counts, len(queues.waiting["backend"])]
+
+    assert asyncio.run(play()) == [0, 1]
 
 
 @pytest.mark.parametrize(
