@@ -103,10 +103,11 @@ def fault_of(data: CollectorIncidentData) -> Fault:
     known = {culprit["rank"]: culprit for culprit in data["culprits"]}
     culprits = []
     for rank in data["culprit_ranks"]:
-        own = known.get(rank)
+        own, place_of = known.get(rank), data["places"].get(str(rank))  # of the first 16 and 256 culprits
+        node = own["host"] if own else (place_of and place_of["host"]) or ""
         site = data["call_sites"].get(str(rank), "")
         is_stopped = own is not None and own.get("signal") == SIGTERM
-        culprits.append(Culprit(rank, own["host"] if own else "", own["error"] if own else "", site, is_stopped))
+        culprits.append(Culprit(rank, node, own["error"] if own else "", site, is_stopped))
     return Fault(
         incident=data["id"],
         run=RunId(data["job"], data["attempt"], data["run_id"]),

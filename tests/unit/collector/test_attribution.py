@@ -15,11 +15,13 @@ from otel_fr_collector.attribution.answer import WINDOW, Attribution, Attributio
 from otel_fr_collector.attribution.facts import Culprit, Fault, History, Place, comparable, fault_of
 from otel_fr_collector.attribution.rules import RULES, Advice, Recommendation, decide
 from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.incidents.bounds import MAX_CULPRITS
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
+from otel_fr.incident import place_data
 from otel_fr.match import Category
 from otel_fr.match import Place as Process
 from tests.support.incident_data import incident_data
@@ -205,6 +207,19 @@ def test_a_fault_is_read_from_its_incident() -> None:
     assert found.place == Place("default_pg", "all_reduce", 5)
     assert found.detected == 1767323045.678
     assert fault_of(incident_data(culprits=[], culprit_ranks=[1])).culprits == (Culprit(1, site="a.py:1 f"),)
+
+
+def test_the_nodes_of_all_culprits_count() -> None:
+    """A node may have more ranks than an incident has culprits with their errors."""
+    hosts = {rank: f"node-{rank // 16}" for rank in range(32)}
+    found = fault_of(
+        incident_data(
+            culprit_ranks=list(hosts),
+            culprits=[{"rank": rank, "host": hosts[rank], "error": ""} for rank in range(MAX_CULPRITS)],
+            places={str(rank): place_data(Process(host)) for rank, host in hosts.items()},
+        )
+    )
+    assert found.nodes == {"node-0", "node-1"}
 
 
 @pytest.mark.parametrize("description", ["", "undefined"])
