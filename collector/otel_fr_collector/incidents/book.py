@@ -350,10 +350,10 @@ class IncidentBook(KeptIncidents):
     def _still_follows(self, incident: Incident, finding: Finding, causes: set[str]) -> bool:
         """Whether an incident remains a consequence although the match engine now takes it for a cause.
 
-        Mostly it does, because less is known of ranks that have given up than of ranks that wait. It does not if
+        Mostly it does, because less is known of ranks that gave up than of ranks that wait, or after a restart. Not if
         * its culprits continued after an earlier failure, its cause is over, or it has culprits and its cause has none;
         * its cause is a mismatch in this judgement, too: the ranks are now known to have continued after the mismatch;
-        * a rank died, and its cause is no longer one: the rank that all waited for came, and waits for the dead one.
+        * a rank died that had not given up, and the rank that all waited for came, and waits for the dead one.
 
         Args:
             causes: the keys of the findings that follow from no other.
@@ -365,7 +365,7 @@ class IncidentBook(KeptIncidents):
             return False
         if finding.category is not Category.RANK_DEAD or causes & set(cause.keys):
             return True
-        return set(finding.culprit_ranks) <= set(cause.finding.culprit_ranks)
+        return set(finding.culprit_ranks) <= {*cause.finding.culprit_ranks, *cause.finding.ended_ranks}
 
     def _renew(
         self,

@@ -100,6 +100,12 @@ def test_a_rank_that_died_while_it_waited_is_the_cause_once_the_late_rank_has_co
     assert culprits(*judged(*before, [DEAD, turned])) == [(2,)]
 
 
+def test_a_rank_that_gave_up_waiting_for_a_rank_is_no_cause_after_a_restart_of_the_collector() -> None:
+    """The collector then knows how ranks ended, but no longer in which calls."""
+    late = dataclasses.replace(MISSING, ended_ranks=(2,))
+    assert culprits(*judged([late], [DEAD], [DEAD])) == [(1,)]
+
+
 def test_a_death_after_the_late_rank_is_found_no_more_has_one_incident() -> None:
     again = dataclasses.replace(DEAD, key="w/collective/9", sequence_id=9)
     waits_too = dataclasses.replace(DEAD, culprit_ranks=(), caused_by=again.key)
