@@ -58,5 +58,5 @@ def test_a_verdict_takes_no_longer_than_a_moment(fault: Callable[[Group], _Job],
     calls, ranks = fault(group)
     begun = time.process_time()
     found = judge(calls, ranks, [group], size)
-    assert time.process_time() - begun < 5
+    assert time.process_time() - begun < 8
     assert [one.rule for one in found] == rules
