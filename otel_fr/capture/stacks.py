@@ -19,6 +19,9 @@ _MAX_FRAMES: Final = 64
 _READ_SECONDS: Final = 0.1
 """Longest wait for source files. A rank that does not answer the monitor within 0.3 s seems to run no Python."""
 
+_NAME: Final = "otel-fr-sources"
+"""A thread without a name would take a number of the program's threads."""
+
 _Place = tuple[str, int, str]
 """File, line and function of a frame."""
 
@@ -27,13 +30,13 @@ class _Sources:
     """Reads source files into `linecache`, in another thread: their file system may be slow, or may not answer."""
 
     def __init__(self) -> None:
-        self._thread = threading.Thread()
+        self._thread = threading.Thread(name=_NAME)
 
     def read(self, files: Iterable[str]) -> None:
         """Read the files that are not in the cache, for at most `_READ_SECONDS`, unless an earlier one still hangs."""
         missing = [file for file in files if _lines(file) is None]
         if missing and not self._thread.is_alive():
-            self._thread = threading.Thread(target=_read, args=(missing,), name="otel-fr-sources", daemon=True)
+            self._thread = threading.Thread(target=_read, args=(missing,), name=_NAME, daemon=True)
             with contextlib.suppress(RuntimeError):  # no thread can be started
                 self._thread.start()
                 self._thread.join(_READ_SECONDS)

@@ -114,7 +114,7 @@ def test_a_user_without_a_home_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("endpoint", "said"),
-    [("collector:4317", "has no scheme: write http://collector:4317"), ("http://[::1", "Invalid IPv6 URL")],
+    [("collector:4317", "has no scheme: write http://collector:4317"), ("http://[::1", "host or port cannot be read")],
 )
 def test_a_mistake_in_an_endpoint_is_said(tmp_path: Path, endpoint: str, said: str) -> None:
     _, found = doctor(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
