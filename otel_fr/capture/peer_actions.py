@@ -97,8 +97,9 @@ class PeerActions:
             "this rank exits" if exits else f"ending the calls pending in {', '.join(failure.process_groups)}",
             self._mode,
         )
-        for name in unknown if not exits else ():
-            _log.warning("otel-fr: cannot end the calls of group %s: its connections are unknown", name)
+        if not exits:
+            for name in unknown:
+                _log.warning("otel-fr: cannot end the calls of group %s: its connections are unknown", name)
 
     def _ends_silently(self, name: str) -> bool:
         """Return True if no error can be raised in this group's calls, because one of its backends is not gloo.

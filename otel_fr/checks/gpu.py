@@ -14,7 +14,7 @@ _MIB: Final = 1 << 20
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _DEVICE_FILES: Final = "/dev/nvidia[0-9]*"
 _NOT_SUPPORTED: Final = 3
-"""NVML_ERROR_NOT_SUPPORTED (nvml.h), the answer of a GPU without memory of its own, such as a DGX Spark's."""
+"""NVML_ERROR_NOT_SUPPORTED (nvml.h), the answer of a GPU that uses the host's memory, such as a DGX Spark's."""
 
 
 def load_nvml() -> Any:
@@ -90,7 +90,7 @@ def check_memory(
         looks = {name: _used(library, handle) for name, handle in handles.items()}
         used = {name: amount for name, amount in looks.items() if amount is not None}
         if not used:
-            return Outcome(Status.SKIPPED, "no GPU here has memory of its own")
+            return Outcome(Status.SKIPPED, "all GPUs here use the host's memory")
         full = {name: amount for name, amount in used.items() if amount > tolerance_mb}
         if not full:
             return Outcome(Status.OK, f"at most {max(used.values()):.0f} MiB in use on {len(used)} GPUs")
@@ -118,7 +118,7 @@ def _visible(library: Any, visible: str | None) -> dict[str, Any]:
 
 
 def _used(library: Any, handle: Any) -> float | None:
-    """Return the MiB in use on a GPU; None: it has no memory of its own."""
+    """Return the MiB in use on a GPU; None: it uses the host's memory."""
     try:
         return float(library.nvmlDeviceGetMemoryInfo(handle).used) / _MIB
     except Exception as error:

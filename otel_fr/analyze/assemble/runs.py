@@ -111,8 +111,8 @@ def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
 def _begun_at(run: Run) -> float:
     """When the first call in the files was enqueued, in Unix seconds. If they have no call: when they were written."""
     created = [(dump.entries.created, len(dump.entries)) for dump in run.dumps]
-    times = [times[valid(times, count)] for times, count in created if times is not None]
-    return min((int(own.min()) / 1e9 for own in times if len(own)), default=run.written_at or 0.0)
+    known = [times[valid(times, count)] for times, count in created if times is not None]
+    return min((int(times.min()) / 1e9 for times in known if len(times)), default=run.written_at or 0.0)
 
 
 def _add_not_yet_here(run: Run, before: Run) -> None:

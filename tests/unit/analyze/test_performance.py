@@ -116,7 +116,7 @@ def test_files_that_cannot_be_measured_are_judged(tmp_path: Path, monkeypatch: p
 
 
 def test_calls_of_which_each_has_another_size_take_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with a mixture of experts: each all_to_all has sizes of its own."""
+    """As with a mixture of experts: each all_to_all has different sizes."""
     count = 100_000
     run = job(tmp_path, steps=2).run
     assert run is not None

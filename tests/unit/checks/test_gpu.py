@@ -24,7 +24,7 @@ class NotSupportedError(Exception):
 class FakeNvml:
     """As many GPUs as there are lists; each look at one takes the next number of MiB in use, and the last again.
 
-    A GPU with an empty list has no memory of its own.
+    A GPU with an empty list uses the host's memory.
     """
 
     used: list[list[float]]
@@ -114,7 +114,7 @@ def test_only_the_gpus_of_this_job_are_looked_at(now: list[float]) -> None:
     assert memory(busy, now, CUDA_VISIBLE_DEVICES="1").status is Status.FAILED
 
 
-def test_a_gpu_without_memory_of_its_own_answers(now: list[float]) -> None:
+def test_a_gpu_that_uses_the_hosts_memory_answers(now: list[float]) -> None:
     assert check_gpus(1, lambda: FakeNvml([[]])) == (Status.OK, "1 answer")
     assert memory(FakeNvml([[]]), now).status is Status.SKIPPED
     assert memory(FakeNvml([[], [300]]), now) == (Status.OK, "at most 300 MiB in use on 1 GPUs")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -112,7 +113,8 @@ def test_spans_that_come_during_the_last_flush_are_sent_at_once(
         sent.set()
         return True
 
-    exporter = Exporter(SimpleNamespace(send=send), None, None, SpanBatching(delay=3_600.0))  # type: ignore[arg-type]
+    sender: Any = SimpleNamespace(send=send)
+    exporter = Exporter(sender, None, None, SpanBatching(delay=3_600.0))
     monkeypatch.setattr(watched.monitor, "_exporter", exporter)
     exporter.start()
     watched.monitor._handle_message({"cmd": "bye"})
